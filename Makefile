@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 STAMP := .venv/.stamp
 PACKAGES := psfleet ps_service worker_service
-PROTO := psfleet/control/control.proto psfleet/control/run_control.proto
+PROTO := psfleet/control/control.proto psfleet/control/run_control.proto psfleet/inference/open_inference.proto
 PROTOC := $(BIN)/python -m grpc_tools.protoc --proto_path=.
 # Three test files at a time, each with its own fork server: fleet tests wait for almost half of their time, and two cores
 # take 235 s with three instead of 297 s with two. Files run in the order of the command line, not those with most tests
@@ -35,7 +35,7 @@ IMAGE = DOCKER_BUILDKIT=1 docker build --file docker/Dockerfile --build-arg BASE
 	--build-arg LOCK=$(LOCK_OF_EXTRA) --build-arg REVISION=$(or $(shell git rev-parse HEAD 2>/dev/null),unknown)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv train up status logs down test test-all test-unit test-fleet test-compose test-kind kind-up kind-runs kind-down check static format lock proto images scan wheel bench bench-peers bench-variables bench-links bench-simulated bench-memory bench-tls bench-input bench-replication clean
+.PHONY: help venv train up status logs down test test-all test-unit test-fleet test-compose test-kind kind-up kind-runs kind-down check static format lock proto images scan wheel bench bench-peers bench-variables bench-links bench-simulated bench-memory bench-tls bench-input bench-tables bench-replication clean
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -156,6 +156,9 @@ bench-tls: venv images ## Measures steps in containers, plain and with TLS; ARGS
 
 bench-input: venv ## Measures steps on data in memory, read by workers, and read by loaders; ARGS go to the benchmark
 	$(BIN)/python -m benchmarks.input $(ARGS)
+
+bench-tables: venv ## Measures steps with embedding tables, a dense layer, and ParameterServerStrategy; needs root
+	$(BIN)/python -m benchmarks.tables $(ARGS)
 
 bench-replication: venv ## Measures between-graph against in-graph replication; ARGS go to the benchmark
 	$(BIN)/python -m benchmarks.replication $(ARGS)

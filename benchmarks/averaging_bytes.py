@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import psfleet
+from benchmarks.loopback import enter_namespace, loopback_bytes
 from benchmarks.psfleet_run import JOB
 
-INSIDE = "PSFLEET_BENCHMARK_NAMESPACE"
-"""Environment variable of the process in the namespace: the inode of the network namespace before."""
-NETWORK = Path("/proc/self/ns/net")
-COUNTERS = Path("/proc/net/dev")
 WORKERS = 2
 OPTIMIZERS = {"sgd": ("sgd", True), "adam": ("adam", True), "adam, own slots": ("adam", False)}
 """Name and `update.average_slots` of each."""
@@ -37,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
     if args.steps < 1 or args.steps % 10:
         parser.error(f"--steps is {args.steps}, expected a positive multiple of 10")
-    enter_namespace(arguments)
+    enter_namespace("benchmarks.averaging_bytes", arguments)
     found: dict[str, dict[str, float]] = {}
     for title, (optimizer, average_slots) in OPTIMIZERS.items():
         rows = found[title] = {}
@@ -51,19 +47,6 @@ def main(arguments: Sequence[str]) -> int:
     if args.json:
         args.json.write_text(json.dumps(found, indent=2) + "\n")
     return 0
-
-
-def enter_namespace(arguments: Sequence[str]) -> None:
-    """Starts this program again in a network namespace of its own, unless it runs in one."""
-    network = os.readlink(NETWORK)
-    if os.environ.get(INSIDE, network) != network:
-        return
-    os.environ[INSIDE] = network
-    again = ("sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable, "-m", "benchmarks.averaging_bytes")
-    try:
-        os.execvp("unshare", ["unshare", "--net", *again, *arguments])
-    except OSError as error:
-        sys.exit(f"benchmark failed: {error}: expected unshare of util-linux")
 
 
 def bytes_of_step(hidden: int, steps: int, optimizer: str, update: str) -> float:
@@ -90,15 +73,6 @@ def run_bytes(hidden: int, steps: int, optimizer: str, update: str) -> int:
         if report.status != "done":
             sys.exit(f"benchmark failed: {report.error}")
         return loopback_bytes() - before
-
-
-def loopback_bytes() -> int:
-    """Bytes that the loopback device of this namespace has received: each byte that is sent, once."""
-    for line in COUNTERS.read_text(encoding="ascii").splitlines():
-        name, _, counts = line.partition(":")
-        if name.strip() == "lo":
-            return int(counts.split()[0])
-    sys.exit(f"benchmark failed: {COUNTERS} has no device lo")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from psfleet.service.process import Service, run_service
-from psfleet.service.settings import prepare_tensorflow
+from psfleet.service.process_environment import prepare_tensorflow
 
 
 def _load() -> Service:

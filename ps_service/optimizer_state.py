@@ -6,10 +6,26 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
+from ps_service.restore import Restored
 from psfleet.checkpoint.parts import ShardContent
 from psfleet.service.logs import RunLogger
 
 _logger = logging.getLogger("psfleet.ps")
+
+
+def of_optimizer(restored: Restored, optimizer: str, run: str) -> ShardContent:
+    """What a shard starts from; without slots and scalars, with a warning, if they are those of another optimizer.
+
+    Args:
+        optimizer: Name of the job's in checkpoints.
+        run: For the log.
+    """
+    if restored.optimizer == optimizer:
+        return restored.content
+    RunLogger(_logger, run).warning(
+        "optimizer %s starts without state: the checkpoint's optimizer is %s", optimizer, restored.optimizer
+    )
+    return replace(restored.content, slots={}, scalars={})
 
 
 def restorable(content: ShardContent, optimizer: str, run: str, names: Iterable[str]) -> ShardContent:

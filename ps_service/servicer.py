@@ -20,6 +20,7 @@ from ps_service.shard_builder import ShardBuilder
 from psfleet.checkpoint.location import parse
 from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
+from psfleet.control.prompt_stream import prompt
 from psfleet.errors import LostPeerError
 from psfleet.tls.data_plane import DataPlane
 
@@ -93,7 +94,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
 
     def Restore(self, request_iterator: Iterator[pb.RestoreRequest], context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""
-        first = next(request_iterator, pb.RestoreRequest())
+        first = next(prompt(request_iterator, context.cancel), pb.RestoreRequest())
         request, caller = first.configure, first.configure.caller
         run = self._run(caller, context)
         with refusals(context):

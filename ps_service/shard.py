@@ -6,12 +6,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from contextlib import ExitStack
 
 import tensorflow as tf
 
 from ps_service.checkpoint_writer import CheckpointWriter
 from ps_service.hold import Hold, Order
+from ps_service.optimizer_state import of_optimizer
 from ps_service.rate_reductions import RateReductions
 from ps_service.restore import Restored
 from ps_service.shard_graph import Counters, ShardGraph
@@ -61,14 +62,7 @@ class Shard:
         self.plan = plan
         self._logger = RunLogger(_logger, plan.run)
         self._on_failure = on_failure
-        content = restored.content
-        if restored.optimizer != plan.optimizer:
-            self._logger.warning(
-                "optimizer %s starts without state: the checkpoint's optimizer is %s",
-                plan.optimizer,
-                restored.optimizer,
-            )
-            content = replace(content, slots={}, scalars={})
+        content = of_optimizer(restored, plan.optimizer, plan.run)
         self._graph = ShardGraph(server, plan, restored.step, content)
         self.writer = CheckpointWriter(
             plan.checkpoints_root,
@@ -185,17 +179,21 @@ class Shard:
         return self._reductions.pauses_at(self.step)
 
     def close(self) -> None:
-        """Ends the loop and drops the shard's resources."""
+        """Ends the loop and drops the shard's resources; raises the first error, after all else was ended."""
         self._closing.set()
-        self._reductions.close()
-        self.writer.stop()
-        self.writer.await_turn(CLOSE_SECS)
-        self._graph.close()
+        with ExitStack() as ends:
+            ends.callback(self.writer.close)
+            ends.callback(self._await_loop)
+            ends.callback(self._graph.close)
+            self._reductions.close()
+            self.writer.stop()
+            self.writer.await_turn(CLOSE_SECS)
+
+    def _await_loop(self) -> None:
         self._thread.join(CLOSE_SECS)
         if self._thread.is_alive():
             text = "the update loop of generation %d did not end within %g s; its thread is abandoned"
             self._logger.warning(text, self.plan.generation, CLOSE_SECS)
-        self.writer.close()
 
     def _loop(self) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,13 +19,12 @@ from ps_service.snapshot import Snapshot
 from ps_service.tables.shard_tables import REGISTRY, ShardTables
 from ps_service.updates.building import updates_of
 from ps_service.updates.final_step import FinalStep, last_step
-from ps_service.updates.interface import slot_values
-from ps_service.updates.per_loss import PerLoss
+from ps_service.updates.per_loss import variables_of
 from psfleet.checkpoint.parts import ShardContent
 from psfleet.job.sections import Device
-from psfleet.layout import EmbeddingContent, Layout
+from psfleet.layout import Layout
 from psfleet.tf import ShardVariables, container_name, keeps_previous
-from psfleet.tf.optimizer_slots import exchanged_slots, scalar_variables
+from psfleet.tf.optimizer_slots import exchanged_slots
 from psfleet.tf.own_session import OwnSession, unoptimized
 
 
@@ -59,7 +59,6 @@ class ShardGraph:
         job, container = plan.job, container_name(plan.run, plan.generation)
         self._session_target = session_target
         self._tables = ShardTables(plan, start_step, content.tables)
-        self._taken_rows: dict[str, EmbeddingContent] = {}
         self._num_pushing = job.fleet.replicas if job.fleet.parts > 1 else job.fleet.worker_limit
         # cond_v2 would build the optimizer in a graph of its own, where it cannot find its slots.
         v1.disable_control_flow_v2()
@@ -72,16 +71,10 @@ class ShardGraph:
             self.base_rate = BaseRate(job, variables)
             self.updates = updates_of(plan, variables, self.base_rate)
             with v1.container(container):
-                optimizer = self.updates.optimizer
-                slots = slot_values(optimizer, variables.buckets)
-                if isinstance(optimizer, PerLoss):
-                    scalars, stand_ins = optimizer.scalars(), optimizer.stand_ins()
-                else:
-                    scalars, stand_ins = scalar_variables(optimizer, slots), []
-                of_optimizer = v1.variables_initializer(
-                    [*itertools.chain(*slots.values()), *scalars.values(), *stand_ins]
-                )
-            self._slots, self._scalars = {**slots, **variables.slots}, {**scalars, **variables.scalars}
+                made = variables_of(self.updates.optimizer, variables.buckets)
+                of_optimizer = v1.variables_initializer(made.all)
+            self._slots = {**made.slots, **variables.slots}
+            self._scalars = {**made.scalars, **variables.scalars}
             restored = self._restored_variables()
             initializer = tf.group(variables.zeros(restored), variables.initial_slots(exchanged), of_optimizer)
             self._feeds = {v.name: v1.placeholder(v.dtype, v.shape) for v in restored}
@@ -96,22 +89,28 @@ class ShardGraph:
         self._graph = graph
         self._container = container
         self._session = OwnSession(session_target, graph=graph, config=_session_config(job.device))
-        self._session.run(initializer)
-        self.base_rate.start(self._session)
-        self._restore(plan, start_step, content)
-        REGISTRY.add(self._tables)
-        self.updates.start(self._session)
-        self._snapshot.start(self._session)
+        try:
+            self._session.run(initializer)
+            self.base_rate.start(self._session)
+            self._restore(plan, start_step, content)
+            REGISTRY.add(self._tables)
+            self.updates.start(self._session)
+            self._snapshot.start(self._session)
+        except BaseException:
+            # A shared ps would keep the variables for as long as it lives.
+            with suppress(tf.errors.OpError):
+                self.close()
+            raise
 
     def take_snapshot(self) -> None:
         """Copies, within TensorFlow, everything that a checkpoint holds; see `Snapshot`."""
         self._snapshot.take()
-        self._taken_rows = self._tables.content()
+        self._tables.take_snapshot()
 
     def read_snapshot(self) -> ShardContent:
         """The copy that `take_snapshot` made, which is released; from any thread, while updates continue."""
-        rows, self._taken_rows = self._taken_rows, {}
-        return replace(self._snapshot.read(self._session), tables=rows)
+        content = self._snapshot.read(self._session)
+        return replace(content, tables=self._tables.read_snapshot())
 
     def counters(self) -> Counters:
         """Counts since the generation started; `pushed` is read before the others."""

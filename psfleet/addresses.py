@@ -17,12 +17,16 @@ DATA_PORT = 2222
 """TensorFlow's port in a container."""
 CONTROL_OFFSET, METRICS_OFFSET, TUNNEL_OFFSET = 1, 2, 3
 """Distances of a task's other ports from TensorFlow's port."""
+BATCHES_OFFSET = 4
+"""Of a loader, distance of the port of its batches from that of its dispatcher."""
 LOOPBACK = "127.0.0.1"
 LOCAL_PORTS = {"ps": range(20000, 21000), "worker": range(21000, 31000), "client": range(31000, 32768)}
 """With TLS: the loopback ports of each ps, and of each plain worker and client of a standing fleet, by index; the same
 in all containers. They lie below 32768, where Linux's ports for outgoing connections begin."""
 RUN_PORTS = range(20000, 32768)
 """With TLS: the ports of workers of runs, at addresses of loopback other than 127.0.0.1 (see `run_address`)."""
+LOADER_HOST, LOADER_PORTS = "127.0.0.2", range(20000, 30000)
+"""With TLS: the address of loopback at which loaders are reached, and their ports, two for each."""
 
 CHIEFS = ("chief", "master")
 """Types of a task in TF_CONFIG that psfleet calls worker 0; the workers beside it are counted from 1."""
@@ -75,6 +79,11 @@ class Address:
         return self.port + CONTROL_OFFSET
 
     @property
+    def batches(self) -> Address:
+        """Where a loader in a container gives its batches."""
+        return Address(self.host, self.port + BATCHES_OFFSET)
+
+    @property
     def tunnel(self) -> str:
         """`host:port` of the tunnel to TensorFlow."""
         return f"{self.host}:{self.tunnel_port}"
@@ -110,6 +119,18 @@ def run_address(run: str, worker: int) -> Address:
     return Address(host, RUN_PORTS[int.from_bytes(digest[3:7], "big") % len(RUN_PORTS)])
 
 
+def loader_ports(index: int) -> tuple[Address, Address]:
+    """As `local_address`, of a loader: of its dispatcher, and of its batches.
+
+    Raises:
+        BadJobError: `LOADER_PORTS` has no ports for the index.
+    """
+    if not 0 <= 2 * index < len(LOADER_PORTS):
+        raise BadJobError(f"loader {index}: with tls, expected an index from 0 to {len(LOADER_PORTS) // 2 - 1}")
+    dispatcher, batches = LOADER_PORTS[2 * index : 2 * index + 2]
+    return Address(LOADER_HOST, dispatcher), Address(LOADER_HOST, batches)
+
+
 def num_own_ps(job: Job) -> int:
     """The number of ps that a launcher starts: 0 if the job names running ones in `fleet.ps_addresses`."""
     return job.fleet.ps if job.fleet.ps_addresses is None else 0
@@ -134,6 +155,14 @@ def container_addresses(job: Job) -> tuple[list[Address], list[Address]]:
     """The addresses of the ps, and of the workers with spares, on a container network: hosts `ps-0`, `worker-0`, …"""
     ps = ps_addresses(job, [Address(f"ps-{index}", DATA_PORT) for index in range(num_own_ps(job))])
     return ps, [Address(f"worker-{index}", DATA_PORT) for index in range(job.fleet.processes)]
+
+
+def loader_addresses(job: Job) -> list[Address]:
+    """The addresses of the loaders on a container network.
+
+    Their hosts have the job's name, since runs on a standing fleet share its network.
+    """
+    return [Address(f"{job.name}-loader-{index}", DATA_PORT) for index in range(job.input.num_loaders)]
 
 
 def tf_config(job: Job, task: str | None) -> dict[str, Any]:

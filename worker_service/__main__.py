@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from psfleet.service.process import Service, run_service
-from psfleet.service.settings import prepare_tensorflow
+from psfleet.service.process_environment import prepare_tensorflow
 
 logger = logging.getLogger("psfleet.worker")
 

@@ -133,14 +133,15 @@ class Batches:
 
         def interrupt() -> None:
             interrupted.set()
-            if self._reader is not None:
-                self._reader.wake()
+            # Once: the thread that reads may drop its reader meanwhile.
+            if (reader := self._reader) is not None:
+                reader.wake()
 
         return interrupt
 
     def announce_first(self) -> None:
         """Reports that this worker is about to wait for a first batch, unless it has read one."""
-        self._progress.reading_first_batch = self._current is None
+        self._progress.await_first_batch(self._current is None)
 
     def close(self) -> None:
         """Ends reading; the data set is released."""
@@ -172,16 +173,21 @@ class Batches:
         try:
             while not self._interrupted.is_set():
                 if self._current is None or reader.reading.opens_shard:
-                    wait.is_first = self._progress.reading_first_batch = True
+                    wait.is_first = True
+                    self._progress.await_first_batch()
                 try:
                     batch = reader.get(wait.next_secs())
                 except queue.Empty:
                     wait.check(reader.reading.opens_shard)
+                except Exception:
+                    # Its thread has ended: the next wait needs another reader.
+                    self._reader = None
+                    raise
                 else:
                     if batch is not None:
                         return batch
         finally:
-            self._progress.reading_first_batch = False
+            self._progress.await_first_batch(False)
             self.wait_ended = time.monotonic()
         raise LostPeerError(f"the wait for {wait.what} was interrupted")
 

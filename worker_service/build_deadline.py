@@ -20,8 +20,6 @@ logger = logging.getLogger("psfleet.worker")
 
 DEADLINES = 3
 """Multiples of `deadlines.first_secs`: building waits for `train`, `evaluate` and a first batch, with one for each."""
-
-
 STOP_SECS = 5.0
 """Time for a program to return once a signal came; what other workers have trained is saved without it."""
 
@@ -38,11 +36,21 @@ def building(program: str, first_secs: float, report: Report, stop: Stop | None 
         report: Ends the run if the fleet cannot train without this worker; called before the process ends.
         stop: Ends the process, too, with 128 + the signal; None: it does not.
     """
-    returned, ending = threading.Event(), threading.Lock()
+    returned, ending, secs = threading.Event(), threading.Lock(), DEADLINES * first_secs
+
+    def end(error: DataStallError | StoppedError) -> None:
+        with ending:
+            if not returned.is_set():
+                _end(error, report)
+
+    def end_on_signal(stop: Stop) -> None:
+        stop.event.wait()
+        if not returned.wait(STOP_SECS):
+            end(stop.error())
+
     if stop is not None:
-        arguments = (stop, returned, report, os._exit, ending)
-        threading.Thread(target=expire_on_signal, args=arguments, name="build-stop", daemon=True).start()
-    timer = threading.Timer(DEADLINES * first_secs, expire, (program, DEADLINES * first_secs, report, os._exit))
+        threading.Thread(target=end_on_signal, args=(stop,), name="build-stop", daemon=True).start()
+    timer = threading.Timer(secs, end, [DataStallError(f"program {program!r} to be loaded and built", secs)])
     timer.daemon = True
     timer.start()
     try:
@@ -54,28 +62,8 @@ def building(program: str, first_secs: float, report: Report, stop: Stop | None 
         timer.cancel()
 
 
-def expire(program: str, secs: float, report: Report, end_process: Callable[[int], object]) -> None:
-    """Ends the process; see `building`."""
-    _end(DataStallError(f"program {program!r} to be loaded and built", secs), report, end_process)
-
-
-def expire_on_signal(
-    stop: Stop,
-    returned: threading.Event,
-    report: Report,
-    end_process: Callable[[int], object],
-    ending: threading.Lock,
-) -> None:
-    """Ends the process if the program does not return in `STOP_SECS` after a signal; see `building`."""
-    stop.event.wait()
-    if returned.wait(STOP_SECS):
-        return
-    with ending:
-        if not returned.is_set():
-            _end(stop.error(), report, end_process)
-
-
-def _end(error: DataStallError | StoppedError, report: Report, end_process: Callable[[int], object]) -> None:
+def _end(error: DataStallError | StoppedError, report: Report) -> None:
+    """Reports, and ends the process."""
     try:
         with suppress(PsfleetError):
             report(error)
@@ -87,4 +75,4 @@ def _end(error: DataStallError | StoppedError, report: Report, end_process: Call
     finally:
         level = logging.INFO if isinstance(error, StoppedError) else logging.ERROR
         logger.log(level, "%s", error, extra={"event": "failed", "exit_code": error.exit_code})
-        end_process(error.exit_code)
+        os._exit(error.exit_code)

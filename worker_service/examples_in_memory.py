@@ -12,6 +12,7 @@ import tensorflow as tf
 from psfleet.errors import ProgramError
 from psfleet.job.job import Job
 from psfleet.job.user_code import user_code
+from worker_service.broken_records import broken_file_named
 from worker_service.random_data import is_random
 
 logger = logging.getLogger("psfleet.worker")
@@ -25,17 +26,27 @@ def in_memory(dataset: tf.data.Dataset, job: Job, shard: int) -> tf.data.Dataset
     """
     check_preload(dataset, job, shard)
     started = time.monotonic()
-    cached = dataset.cache()
-    with user_code(job, f"reading the training data of shard {shard}"):
-        # The cache keeps nothing of an iteration that does not reach the end.
-        count, size = cached.reduce((np.int64(0), np.int64(0)), tf.autograph.experimental.do_not_convert(_added))
+    with broken_file_named(dataset), user_code(job, f"reading the training data of shard {shard}"):
+        held, count, num_bytes = read_once(dataset)
     secs = time.monotonic() - started
     logger.info(
         "shard %d is in memory: %d examples, %.1f MB, read in %.1f s",
-        shard, count, int(size) / 1e6, secs,
-        extra={"event": "preloaded", "shard": shard, "examples": int(count), "bytes": int(size), "secs": secs},
+        shard, count, num_bytes / 1e6, secs,
+        extra={"event": "preloaded", "shard": shard, "examples": count, "bytes": num_bytes, "secs": secs},
     )  # fmt: skip
-    return cached.apply(tf.data.experimental.assert_cardinality(int(count)))
+    return held
+
+
+def read_once(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, int, int]:
+    """The same examples in the same order, held in memory, as a data set of known length; their number, and bytes.
+
+    Args:
+        dataset: Neither random nor endless.
+    """
+    cached = dataset.cache()
+    # The cache keeps nothing of an iteration that does not reach the end.
+    count, num_bytes = cached.reduce((np.int64(0), np.int64(0)), tf.autograph.experimental.do_not_convert(_added))
+    return cached.apply(tf.data.experimental.assert_cardinality(int(count))), int(count), int(num_bytes)
 
 
 def check_preload(dataset: tf.data.Dataset, job: Job, shard: int) -> None:
@@ -53,7 +64,8 @@ def check_preload(dataset: tf.data.Dataset, job: Job, shard: int) -> None:
 def _added(so_far: tuple[tf.Tensor, tf.Tensor], *example: Any) -> tuple[tf.Tensor, tf.Tensor]:
     """The number of examples and of the bytes in their tensors with another example."""
     count, size = so_far
-    return count + 1, size + tf.add_n([_num_bytes(tensor) for tensor in tf.nest.flatten(example)])
+    tensors = tf.nest.flatten(example, expand_composites=True)
+    return count + 1, size + tf.add_n([_num_bytes(tensor) for tensor in tensors])
 
 
 def _num_bytes(tensor: tf.Tensor) -> tf.Tensor:

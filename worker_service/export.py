@@ -1,4 +1,4 @@
-"""`python -m worker_service.export`: writes the Keras model of a checkpoint, loads it, and compares its predictions.
+"""`python -m worker_service.export`: writes the model of a checkpoint, loads it, and compares its predictions.
 
 Reads a `psfleet.checkpoint.versions.Request` on standard input, and writes a `Verdict` to a file.
 """
@@ -10,11 +10,13 @@ from pathlib import Path
 from psfleet.checkpoint import export, versions
 from psfleet.checkpoint.location import parse
 from psfleet.checkpoint.manifest import read_manifest
+from psfleet.checkpoint.table_specs import require_row_numbers
 from psfleet.errors import UsageError
 from psfleet.job.job import parse_job
 from psfleet.job.program import KerasProgram, load_program
 from psfleet.report.verdict import end_at_once, write_verdict
 from psfleet.tf.program_data import built_model, first_batch
+from worker_service import graph_export
 from worker_service.keras_export import compared, inputs_of, keras_file, saved_model
 
 
@@ -30,16 +32,14 @@ def write(request: versions.Request, folder: Path) -> str:
         BadJobError: The variables of the program's model differ from the checkpoint's.
     """
     checkpoint = read_manifest(parse(request.checkpoint))
+    require_row_numbers(checkpoint, f"--format {request.kind}")
     content, program_folder = checkpoint.job, checkpoint.extra.get("program_folder")
     if content is None or not isinstance(program_folder, str):
-        raise UsageError(f"checkpoint {checkpoint.folder} names no program, expected a KerasProgram")
+        raise UsageError(f"checkpoint {checkpoint.folder} names no program, expected one of psfleet train")
     job = parse_job(content, source=f"job of checkpoint {checkpoint.folder}")
-    hashed = [name for name, table in job.tables.items() if table.hash]
-    if hashed:
-        raise UsageError(f"tables.{hashed[0]}.hash is true, which no Keras model has, expected tables without hash")
     program = load_program(job, Path(program_folder))
     if not isinstance(program, KerasProgram):
-        raise UsageError(f"program {job.program} has no Keras model, expected a KerasProgram")
+        return graph_export.write(checkpoint, program, job, folder, request.kind)
     model = built_model(program, job)
     export.assign(checkpoint, model)
     x = inputs_of(model, first_batch(program, job)[0])

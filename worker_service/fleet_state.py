@@ -26,13 +26,13 @@ def generation_of(states: States, layout: Layout) -> int | None:
         BadJobError: A ps has another layout than this program; names a lookup table or constants that differ.
     """
     digest = layout.digest()
-    known = [state for state in states if state is not None and state.phase in TRAINING]
-    for shard, state in enumerate(known):
+    known = {shard: state for shard, state in enumerate(states) if state is not None and state.phase in TRAINING}
+    for shard, state in known.items():
         check_constants(dict(state.tables), dict(layout.tables))
         if state.layout_digest != digest:
             check_tables(dict(state.tables), dict(layout.tables))
             raise BadJobError(f"ps {shard} has layout {state.layout_digest}, expected {digest} of this program")
-    generations = {state.generation for state in known}
+    generations = {state.generation for state in known.values()}
     return generations.pop() if len(known) == len(states) and len(generations) == 1 else None
 
 

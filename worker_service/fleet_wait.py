@@ -42,16 +42,17 @@ class FleetWait:
         try:
             self._wait(what, is_done, stall_secs)
         except DeadlineError:
-            states = self._heartbeat.states
             if was_held:
                 # Not only now: a ps that has just been lost has the whole time to come back.
                 return False
-            total_secs = self.stall_secs(states)
+            total_secs = self.stall_secs(self._heartbeat.states)
             if total_secs <= stall_secs:
                 raise
             try:
-                self._wait(what, done, total_secs - stall_secs)
+                self._wait(what, is_done, total_secs - stall_secs)
             except DeadlineError as error:
+                if was_held:
+                    return False
                 raise DeadlineError(what, total_secs, error.last_seen) from None
         return True
 

@@ -5,29 +5,24 @@ from __future__ import annotations
 import faulthandler
 import itertools
 import logging
-import math
 import os
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
-from psfleet.control.client import CALL_SECS
 from psfleet.control.fleet_client import FleetClient
-from psfleet.errors import LOST_PEERS, BadJobError, LostPeerError, PsfleetError, ReplacedError
+from psfleet.errors import BUG, LOST_PEERS, PsfleetError, ReplacedError
 from psfleet.service.process import Stop
-from worker_service.fleet_state import States, has_generation, is_held, is_late
+from worker_service.fleet_state import States, has_generation, is_held, is_late, outcome_of
+from worker_service.heartbeat_calls import BEAT_SECS, HeartbeatCalls
 from worker_service.progress import TrainingProgress
 
 logger = logging.getLogger("psfleet.worker")
 
-BEAT_SECS = 1.0
 HELD_BEAT_SECS = 0.2
 """While the run is held: a worker learns from the replies that it trains on."""
-CALLS_AT_ONCE = 1 + math.ceil(CALL_SECS / BEAT_SECS)
-"""Open calls to one ps that does not answer: after each loss it is called again, before the earlier calls end."""
 UNWIND_SECS = 3.0
 """Time for a worker to leave its step when its run is over; after that the process exits."""
 
@@ -78,11 +73,12 @@ class Heartbeat:
         self._generation = -1
         self._interrupt: Callable[[], None] = _no_step
         self._listener: Callable[[States], None] = _ignore
-        self._calls: dict[int, Future[pb.ShardState]] = {}
+        # Of the replies: a new one begins with `detach`.
+        self._era = 0
         self._beat_now = threading.Event()
         self._closing = False
-        self._pool = ThreadPoolExecutor(CALLS_AT_ONCE * len(fleet.ps), "heartbeat-call")
-        self._thread = threading.Thread(target=self._beat_until_closed, name="heartbeat", daemon=True)
+        self._calls = HeartbeatCalls(fleet.ps)
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     @property
     def states(self) -> States:
@@ -133,7 +129,7 @@ class Heartbeat:
         """
         with self._lock:
             self._generation, self._interrupt = -1, _no_step
-            self._calls = {}
+            self._era += 1
             self._states = [None] * len(self._fleet.ps)
         self._beat_now.set()
 
@@ -151,9 +147,16 @@ class Heartbeat:
         self._closing = True
         self._beat_now.set()
         self._thread.join(BEAT_SECS)
-        last = [self._pool.submit(client.heartbeat, self._request(leaving=True)) for client in self._fleet.ps]
-        wait(last, CALL_SECS)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._calls.close(lambda: self._request(leaving=True))
+
+    def _run(self) -> None:
+        try:
+            self._beat_until_closed()
+        except Exception:
+            # Any error: without this thread the process would learn nothing of the fleet, and its lease would end.
+            if not self._closing:
+                logger.critical("a bug in psfleet: the heartbeats have ended", exc_info=True)
+                os._exit(BUG)
 
     def _beat_until_closed(self) -> None:
         while not self._closing:
@@ -172,24 +175,16 @@ class Heartbeat:
             self._beat_now.wait(max(0.0, secs - (time.monotonic() - began)))
 
     def _beat(self) -> None:
-        """Calls every ps at once: one that does not answer delays none of the others."""
-        requests = [self._request(leaving=False) for _ in self._fleet.ps]
+        """Sends one heartbeat to every ps, and stores what they answer."""
         with self._lock:
-            calls = self._calls
-            for shard, (client, request) in enumerate(zip(self._fleet.ps, requests, strict=True)):
-                if shard not in calls:
-                    calls[shard] = self._pool.submit(client.heartbeat, request)
-        done, _ = wait(calls.values(), BEAT_SECS)
-        refusals = [str(error) for call in done if isinstance(error := call.exception(), ReplacedError)]
-        replies = {shard: _reply(call) for shard, call in calls.items() if call in done}
+            era = self._era
+        found = self._calls.make(era, lambda: self._request(leaving=False), BEAT_SECS)
         with self._lock:
-            if calls is self._calls:
-                self._calls = {shard: call for shard, call in calls.items() if shard not in replies}
-                self._states = [replies.get(shard, state) for shard, state in enumerate(self._states)]
-            self._replaced = self._replaced or (refusals[0] if refusals else "")
+            if era == self._era:
+                self._states = [found.states.get(shard, state) for shard, state in enumerate(self._states)]
+            self._replaced = self._replaced or found.refusal
             if self._outcome is None:
-                over = [state for state in replies.values() if state is not None and state.phase == pb.FINISHED]
-                self._outcome = over[0].outcome if over else None
+                self._outcome = outcome_of([*found.states.values()])
 
     def _request(self, leaving: bool) -> pb.HeartbeatRequest:
         return pb.HeartbeatRequest(
@@ -237,14 +232,3 @@ class Heartbeat:
             logger.warning("the training program did not return within %g s of %s: exiting", UNWIND_SECS, end)
             faulthandler.dump_traceback()
             os._exit(exit_code)
-
-
-def _reply(call: Future[pb.ShardState]) -> pb.ShardState | None:
-    """The ps's reply; None if the call failed."""
-    error = call.exception()
-    if error is None:
-        return call.result()
-    if not isinstance(error, LostPeerError | BadJobError | ReplacedError):
-        raise error
-    logger.debug("heartbeat failed: %s", error)
-    return None

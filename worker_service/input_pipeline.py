@@ -14,6 +14,7 @@ from psfleet.job.program import GraphProgram, KerasProgram
 from psfleet.job.user_code import user_code
 from psfleet.tf.batching import batched, check_buckets, check_padding, padding_explained
 from psfleet.tf.program_data import PSFLEET_BATCHES, read_within_deadline
+from worker_service.broken_records import broken_file_named
 
 PREFETCHED_BATCHES = 2
 
@@ -80,7 +81,7 @@ def read(dataset: tf.data.Dataset, job: Job, what: str) -> Iterator[tuple[np.nda
     with user_code(job, what):
         iterator = iter(dataset)
     while True:
-        with padding_explained(), user_code(job, what):
+        with broken_file_named(dataset), padding_explained(), user_code(job, what):
             try:
                 batch = tf.raw_ops.IteratorGetNext(
                     iterator=iterator._iterator_resource, output_types=dtypes, output_shapes=shapes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,20 +20,32 @@ from psfleet.job.user_code import failure, user_code
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 """Of the predictions of a model that was loaded: another graph may add numbers in another order."""
 
+ONLY_INPUT = "args_0"
+"""Name that Keras gives to the only input of a model that is neither Sequential nor functional."""
+
 
 def saved_model(model: keras.Model, x: Any, folder: Path, job: Job) -> Callable[[Any], Any]:
     """Writes a SavedModel, and returns the function that a server of it calls."""
     given = {}
     if not isinstance(model, keras.Sequential | Functional):
         # Keras would take all inputs for float32.
-        given["input_signature"] = [
-            tf.nest.map_structure(lambda value: tf.TensorSpec([None, *value.shape[1:]], value.dtype), x)
-        ]
+        given["input_signature"] = [_signature(x)]
     with saving(job, "exporting the model"):
         model.export(folder, format="tf_saved_model", verbose=False, **given)
     with user_code(job, "loading the exported model"):
         loaded: Any = tf.saved_model.load(folder)
     return lambda inputs: loaded.serve(inputs)
+
+
+def _signature(x: Any) -> Any:
+    """The specification of each tensor of a batch; those of a dict have its keys as their names."""
+    if isinstance(x, Mapping) and all(isinstance(value, tf.Tensor) for value in x.values()):
+        return {key: _spec(value, str(key)) for key, value in x.items()}
+    return tf.nest.map_structure(_spec, x)
+
+
+def _spec(value: tf.Tensor, name: str | None = None) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *value.shape[1:]], value.dtype, name)
 
 
 def compared(model: keras.Model, loaded: Callable[[Any], Any], x: Any, job: Job) -> str:
@@ -45,6 +57,12 @@ def compared(model: keras.Model, loaded: Callable[[Any], Any], x: Any, job: Job)
     with user_code(job, "predicting a batch with the exported model"):
         wanted, found = tf.nest.flatten(model(x, training=False)), tf.nest.flatten(loaded(x))
         pairs = [(np.asarray(one), np.asarray(other)) for one, other in zip(wanted, found, strict=True)]
+    require_equal(pairs, job)
+    return f"predictions of {len(pairs[0][0])} examples verified"
+
+
+def require_equal(pairs: Iterable[tuple[np.ndarray, np.ndarray]], job: Job) -> None:
+    """Raises ProgramError if predictions of the model and of the exported model differ."""
     for one, other in pairs:
         if one.shape != other.shape or not np.allclose(one, other, **TOLERANCE, equal_nan=True):
             by = f"by up to {np.abs(one - other).max():.3g}" if one.shape == other.shape else f"in shape {other.shape}"
@@ -52,7 +70,6 @@ def compared(model: keras.Model, loaded: Callable[[Any], Any], x: Any, job: Job)
                 f"program {job.program!r}: predictions of the exported model differ {by} from those of the model, "
                 "expected equal ones"
             )
-    return f"predictions of {len(pairs[0][0])} examples verified"
 
 
 def keras_file(model: keras.Model, x: Any, folder: Path, job: Job) -> Callable[[Any], Any]:
@@ -67,10 +84,40 @@ def keras_file(model: keras.Model, x: Any, folder: Path, job: Job) -> Callable[[
 
 
 def inputs_of(model: keras.Model, x: Any) -> Any:
-    """A batch in the type of a model's single input: a server does not convert numbers, as Keras does."""
-    if isinstance(x, tf.Tensor) and isinstance(model, keras.Sequential | Functional) and len(model.inputs) == 1:
-        return tf.cast(x, model.inputs[0].dtype) if x.dtype != tf.string else x
-    return x
+    """A batch in the types and the structure of a model's inputs: a server converts neither, as Keras does."""
+    if not isinstance(model, keras.Sequential | Functional):
+        return x
+    wanted = model.inputs
+    structure = model.input if isinstance(model, Functional) else wanted[0]
+    is_by_name = isinstance(x, Mapping) and not isinstance(structure, Mapping)
+    given = [x[each.name] for each in wanted] if is_by_name else keras.tree.flatten(x)
+    if len(given) != len(wanted):
+        return x
+    cast = [
+        value if value.dtype == tf.string else tf.cast(value, each.dtype)
+        for value, each in zip(given, wanted, strict=True)
+    ]
+    return keras.tree.pack_sequence_as(structure, cast)
+
+
+def named_inputs(model: keras.Model, x: Any, job: Job) -> dict[str, tf.Tensor]:
+    """The tensors of a batch by the names that the inputs of the exported model have.
+
+    Raises:
+        ProgramError: The model is no Sequential or functional one, and its inputs are several without names.
+    """
+    x = inputs_of(model, x)
+    values = keras.tree.flatten(x)
+    if isinstance(model, keras.Sequential | Functional):
+        names = [each.name for each in model.inputs]
+    elif isinstance(x, Mapping):
+        names = keras.tree.flatten({key: str(key) for key in x})
+    elif len(values) == 1:
+        names = [ONLY_INPUT]
+    else:
+        got = f"{type(x).__name__} of {len(values)} tensors"
+        raise ProgramError(f"program {job.program!r}: x is a {got}, expected one tensor or a dict with litert")
+    return dict(zip(names, values, strict=True))
 
 
 @contextmanager

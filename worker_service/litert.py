@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,17 +31,24 @@ _OPERATION = re.compile(r"'(tf\.\w+)' op ")
 class LitertModel(keras.Model):
     """A function from a batch to predictions, as a model that Keras evaluates with a program's loss and metrics."""
 
-    def __init__(self, predict: Callable[[tf.Tensor], Any]) -> None:
+    def __init__(self, predict: Callable[[Any], Any]) -> None:
         super().__init__()
         self._predict = predict
 
-    def call(self, inputs: tf.Tensor) -> Any:
+    def call(self, inputs: Any) -> Any:
         """See `keras.Model`."""
         return self._predict(inputs)
 
 
-def calibration(program: KerasProgram, job: Job, number: int) -> list[np.ndarray]:
-    """The inputs of the first training examples after `train.shuffle`: at most `number`, each `[1, ...]`.
+Example = Mapping[str, np.ndarray]
+"""The inputs of a model by name, `[1, ...]` each."""
+
+
+def calibration(program: KerasProgram, job: Job, number: int, named: Callable[[Any], Example]) -> list[Example]:
+    """The inputs of the first training examples after `train.shuffle`: at most `number`.
+
+    Args:
+        named: From the features of a batch.
 
     Raises:
         ProgramError: The program raised, or the data are empty.
@@ -49,13 +57,18 @@ def calibration(program: KerasProgram, job: Job, number: int) -> list[np.ndarray
     if job.train.shuffle:
         examples = examples.shuffle(job.train.shuffle, seed=job.train.seed)
     what = "reading the examples of --calibrate"
-    found = [arrays[0] for arrays in read(batched(examples.take(number), job, 1), job, what)]
+    features = examples.element_spec[0]
+    count = len(tf.nest.flatten(features))
+    found = [
+        named(tf.nest.pack_sequence_as(features, [tf.constant(each) for each in arrays[:count]]))
+        for arrays in read(batched(examples.take(number), job, 1), job, what)
+    ]
     if not found:
         raise ProgramError(f"program {job.program!r}: the training data are empty, expected examples for --calibrate")
     return found
 
 
-def converted(folder: Path, job: Job, examples: Sequence[np.ndarray] = ()) -> bytes:
+def converted(folder: Path, job: Job, examples: Sequence[Example] = ()) -> bytes:
     """A SavedModel as a LiteRT model; int8 with weights and activations calibrated on examples, if there are any.
 
     The inputs and outputs of an int8 model stay float.
@@ -63,11 +76,13 @@ def converted(folder: Path, job: Job, examples: Sequence[np.ndarray] = ()) -> by
     Raises:
         ProgramError: It cannot be converted; names the operations.
     """
-    with _silent():
+    with _silent(), warnings.catch_warnings():
+        # Calibration runs tf.lite.Interpreter, which announces its removal.
+        warnings.simplefilter("ignore", UserWarning)
         converter = tf.lite.TFLiteConverter.from_saved_model(str(folder))
         if examples:
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
-            converter.representative_dataset = lambda: ([each] for each in examples)
+            converter.representative_dataset = lambda: (dict(each) for each in examples)
             converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
         try:
             content: bytes = converter.convert()
@@ -81,11 +96,11 @@ def converted(folder: Path, job: Job, examples: Sequence[np.ndarray] = ()) -> by
     return content
 
 
-def loaded(content: bytes, job: Job) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The function of a LiteRT model with one input and one output tensor.
+def loaded(content: bytes, job: Job, named: Callable[[Any], Example]) -> Callable[[Any], tf.Tensor]:
+    """The function of a LiteRT model with one output tensor, from the features of a batch.
 
     Raises:
-        ProgramError: It has another number of them, or cannot be loaded.
+        ProgramError: It has other inputs or several outputs, or cannot be loaded.
     """
     with user_code(job, "loading the LiteRT model"), _silent():
         interpreter = Interpreter(model_content=content)
@@ -93,21 +108,24 @@ def loaded(content: bytes, job: Job) -> Callable[[tf.Tensor], tf.Tensor]:
         interpreter.allocate_tensors()
         runner = interpreter.get_signature_runner()
     inputs, outputs = runner.get_input_details(), runner.get_output_details()
-    if len(inputs) != 1 or len(outputs) != 1:
+    if len(outputs) != 1:
         raise ProgramError(
-            f"program {job.program!r}: the model has {len(inputs)} inputs and {len(outputs)} outputs, expected one of "
-            "each with --format litert"
+            f"program {job.program!r}: the model has {len(outputs)} outputs, expected one with --format litert"
         )
-    ((name, details),) = inputs.items()
     (result,) = outputs
 
-    def predict(x: tf.Tensor) -> tf.Tensor:
-        return tf.constant(runner(**{name: np.asarray(x, details["dtype"])})[result])
+    def predict(x: Any) -> tf.Tensor:
+        given = named(x)
+        if set(given) != set(inputs):
+            raise ProgramError(
+                f"program {job.program!r}: the LiteRT model has the inputs {sorted(inputs)}, expected {sorted(given)}"
+            )
+        return tf.constant(runner(**{name: given[name].astype(inputs[name]["dtype"]) for name in inputs})[result])
 
     return predict
 
 
-def metrics(predict: Callable[[tf.Tensor], Any], program: KerasProgram, job: Job) -> dict[str, float]:
+def metrics(predict: Callable[[Any], Any], program: KerasProgram, job: Job) -> dict[str, float]:
     """The program's evaluation with these predictions; the loss is without regularization. Empty without data.
 
     Raises:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import tensorflow as tf
+import numpy as np
 
 from psfleet.checkpoint import versions
 from psfleet.errors import ProgramError, UsageError
@@ -17,7 +17,7 @@ from psfleet.job.monitored import Monitored, is_loss
 from psfleet.job.program import KerasProgram
 from psfleet.job.watched_metrics import main_metric
 from worker_service import litert
-from worker_service.keras_export import compared, saved_model, saving
+from worker_service.keras_export import compared, named_inputs, saved_model, saving
 
 
 def write(model: keras.Model, x: Any, folder: Path, program: KerasProgram, job: Job, request: versions.Request) -> str:
@@ -35,20 +35,23 @@ def write(model: keras.Model, x: Any, folder: Path, program: KerasProgram, job: 
     """
     if request.max_loss is not None and program.evaluate is None:
         raise UsageError(f"--max-loss: program {job.program!r} has no evaluation data, expected one with `evaluate`")
-    if not isinstance(x, tf.Tensor):
-        raise ProgramError(f"program {job.program!r}: x is a {type(x).__name__}, expected one tensor with litert")
+
+    def named(features: Any) -> dict[str, np.ndarray]:
+        return {name: value.numpy() for name, value in named_inputs(model, features, job).items()}
+
+    named(x)
     # Before the conversion, which discards what the program prints.
-    examples = [] if request.calibrate is None else litert.calibration(program, job, request.calibrate)
+    examples = [] if request.calibrate is None else litert.calibration(program, job, request.calibrate, named)
     with tempfile.TemporaryDirectory() as temporary:
         saved_model(model, x, Path(temporary), job)
         content = written = litert.converted(Path(temporary), job)
-        verified = compared(model, litert.loaded(content, job), x, job)
+        verified = compared(model, litert.loaded(content, job, named), x, job)
         if examples:
             written = litert.converted(Path(temporary), job, examples)
     before = litert.metrics(
-        litert.loaded(content, job) if examples else lambda batch: model(batch, training=False), program, job
+        litert.loaded(content, job, named) if examples else lambda batch: model(batch, training=False), program, job
     )
-    after = litert.metrics(litert.loaded(written, job), program, job)
+    after = litert.metrics(litert.loaded(written, job, named), program, job)
     check_loss(before, after, job, request.max_loss)
     with saving(job, "saving the model"):
         (folder / versions.LITERT_FILE).write_bytes(written)

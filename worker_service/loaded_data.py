@@ -12,13 +12,12 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager.cancellation import CancellationManager
 
-from psfleet.addresses import Address
 from psfleet.errors import DataStallError, LostPeerError, ProgramError
 from psfleet.job.job import Job
 from psfleet.job.user_code import user_code
 from psfleet.tf.batching import padding_explained
 from worker_service.batch_reader import Batch, Reading
-from worker_service.loader_watch import ANSWER_SECS, LoaderWatch
+from worker_service.loader_watch import ANSWER_SECS, Loader, LoaderWatch
 from worker_service.random_data import calls_python
 
 logger = logging.getLogger("psfleet.worker")
@@ -55,13 +54,13 @@ class LoadedData:
     process would make. Each carries its number, because tf.data service may begin a stream again without an error.
 
     Args of the constructor:
-        addresses: Of all loaders, by index.
+        loaders: All of the run, by index.
         worker: Index of this worker.
     """
 
-    def __init__(self, addresses: Sequence[Address], worker: int, job: Job) -> None:
-        own = worker % len(addresses)
-        self._order = [*enumerate(addresses)][own:] + [*enumerate(addresses)][:own]
+    def __init__(self, loaders: Sequence[Loader], worker: int, job: Job) -> None:
+        own = worker % len(loaders)
+        self._order = [*loaders[own:], *loaders[:own]]
         self._job = job
         self._is_lost = False
 
@@ -91,11 +90,9 @@ class LoadedData:
 
     def _batches(self, numbered: tf.data.Dataset, what: str, watch: LoaderWatch) -> Iterator[Batch]:
         service = tf.data.experimental.service
-        cancellation = CancellationManager()
+        cancellation, url = CancellationManager(), f"grpc://{watch.loader.dispatcher.data}"
         with self._errors(watch, what), tf.device("/cpu:0"):
-            distributed = numbered.apply(
-                service.distribute(service.ShardingPolicy.OFF, service=f"grpc://{watch.address.data}", compression=None)
-            )
+            distributed = numbered.apply(service.distribute(service.ShardingPolicy.OFF, service=url, compression=None))
             iterator = iter(distributed)
             specs = tf.nest.flatten(distributed.element_spec)
             dtypes, shapes = [spec.dtype for spec in specs], [spec.shape for spec in specs]
@@ -148,16 +145,19 @@ class LoadedData:
 
         while True:
             takes_any = self._is_lost or start_secs - left() >= min(OWN_SECS, start_secs / 2)
-            for index, address in self._order if takes_any else self._order[:1]:
+            for loader in self._order if takes_any else self._order[:1]:
                 reading.check()
-                with LoaderWatch(index, address) as watch:
+                with LoaderWatch(loader) as watch:
                     if watch.has_begun(min(ANSWER_SECS, max(0.0, left()))):
                         logger.info(
-                            "%s reads the data of this worker", watch.who, extra={"event": "loader", "loader": index}
-                        )
+                            "%s reads the data of this worker", watch.who,
+                            extra={"event": "loader", "loader": loader.index},
+                        )  # fmt: skip
                         yield watch
                         return
             if left() <= 0:
-                index, address = self._order[0]
-                raise DataStallError(f"loader {index} at {address.control} or another one to answer", start_secs)
+                own = self._order[0]
+                raise DataStallError(
+                    f"loader {own.index} at {own.address.control} or another one to answer", start_secs
+                )
             pause.wait(POLL_SECS)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -12,24 +13,44 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from psfleet.addresses import Address
 from psfleet.control.credentials import channel
 from psfleet.service import channel_options
+from psfleet.tls.data_plane import DataPlane
+
+if TYPE_CHECKING:
+    from psfleet.tls.identity import Identity
 
 ANSWER_SECS = 5.0
 """Timeout for a loader to answer; one that has died refuses the connection at once."""
 
 
+@dataclass(frozen=True)
+class Loader:
+    """A loader as a worker reaches it.
+
+    Attributes:
+        address: Of its control plane.
+        dispatcher: Of its tf.data service; with TLS on loopback, where a tunnel leads to it.
+        identity: Of the worker, under TLS.
+    """
+
+    index: int
+    address: Address
+    dispatcher: Address
+    identity: Identity | None = None
+
+
 class LoaderWatch:
     """A stream of one loader's health. It ends with its process, or 15 s after it is frozen or cut off."""
 
-    def __init__(self, index: int, address: Address) -> None:
-        self.address = address
-        self.who = f"loader {index} at {address.data}"
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+        self.who = f"loader {loader.index} at {loader.address.data}"
         self._lock = threading.Lock()
         self._on_end: Callable[[], None] = lambda: None
         self._answered, self._ended = threading.Event(), threading.Event()
         self._is_serving = self._is_closed = False
-        self._channel = channel(address.control, "worker", None, channel_options.ATTENDANCE)
+        self._channel = channel(loader.address.control, "loader", loader.identity, channel_options.ATTENDANCE)
         self._call: Any = health_pb2_grpc.HealthStub(self._channel).Watch(health_pb2.HealthCheckRequest())
-        threading.Thread(target=self._follow, name=f"watch-loader-{index}", daemon=True).start()
+        threading.Thread(target=self._follow, name=f"watch-loader-{loader.index}", daemon=True).start()
 
     def __enter__(self) -> Self:
         return self
@@ -70,5 +91,17 @@ class LoaderWatch:
             self._is_serving = False
             self._ended.set()
             self._answered.set()
+            # One that is set after this is called by `on_end`.
+            on_end = self._on_end
         if not self._is_closed:
-            self._on_end()
+            on_end()
+
+
+def reached(addresses: Sequence[Address], plane: DataPlane, identity: Identity | None) -> list[Loader]:
+    """The loaders of a run, by index, as this worker reaches them.
+
+    Args:
+        addresses: Of their control planes.
+    """
+    pairs = zip(addresses, plane.loaders, strict=True)
+    return [Loader(index, address, dispatcher, identity) for index, (address, dispatcher) in enumerate(pairs)]

@@ -13,6 +13,7 @@ import psfleet
 from psfleet.checkpoint.replacement import specs_of
 from psfleet.control import run_control_pb2 as pb
 from psfleet.control import run_control_pb2_grpc
+from psfleet.control.prompt_stream import prompt
 from psfleet.control.tensor_stream import receiving, sending
 from psfleet.errors import LostPeerError, PsfleetError, TemporaryError, UsageError
 from psfleet.layout import TensorSpec
@@ -126,9 +127,10 @@ class WorkerControlServicer(run_control_pb2_grpc.WorkerControlServicer):
     ) -> Iterator[pb.TensorMessage]:
         """See run_control.proto."""
         try:
-            first = next(request_iterator, pb.TensorMessage())
+            messages = prompt(request_iterator, context.cancel)
+            first = next(messages, pb.TensorMessage())
             gradient, errands = self._checked(first.caller)
-            head, values = receiving(itertools.chain([first], request_iterator), gradient.check_specs)
+            head, values = receiving(itertools.chain([first], messages), gradient.check_specs)
             result = errands.submit(lambda: gradient.compute(values, head.batches, context.is_active))
             loss, mean = awaited(result, lambda: _check_active(context))
         except TemporaryError as error:

@@ -16,8 +16,6 @@ class TrainingProgress:
     Attributes:
         step_secs: From the end of one step to the end of the next.
         recovery_secs: From the loss of a peer to the end of the next step.
-        reading_first_batch: Whether this worker starts, or waits for a batch that may take `deadlines.first_secs`: the
-            other workers then wait as long.
     """
 
     def __init__(self) -> None:
@@ -28,7 +26,7 @@ class TrainingProgress:
         self._pulls = 0
         self._sessions = 0
         self._lost_at: float | None = None
-        self.reading_first_batch = True
+        self._reading_first_batch = True
 
     @property
     def step(self) -> int:
@@ -49,6 +47,18 @@ class TrainingProgress:
     def sessions(self) -> int:
         """How often state and frozen weights were read: once in each session."""
         return self._sessions
+
+    @property
+    def reading_first_batch(self) -> bool:
+        """Whether this worker starts, or waits for a batch that may take `deadlines.first_secs`.
+
+        The other workers then wait as long.
+        """
+        return self._reading_first_batch
+
+    def await_first_batch(self, is_waiting: bool = True) -> None:
+        """This worker starts, or begins to wait for a first batch; False: it does so no longer."""
+        self._reading_first_batch = is_waiting
 
     def session_opened(self, global_step: int) -> None:
         """A session is open, and everything is read at a global step."""

@@ -120,9 +120,10 @@ class Exchange:
             before += self._part.on_arrival(variables, self._index, stamp[0])
             name, num_ps = shard_name(variables.container, self._shard), self._layout.num_shards
             number = stamp[0] if self._part.has_one_local_step else stamp[1]
-            before += staged(name, self._shard, num_ps, self._index, number, tables, self._own_device)
+            ticket = staged(name, self._shard, num_ps, self._index, number, tables, self._own_device)
+            ticketed = tf.concat([stamp, *ticket], 0) if ticket else stamp
             with tf.control_dependencies(before):
-                return [variables.gradients.enqueue([*arrived, stamp, tf.constant(self._index)])], stamp
+                return [variables.gradients.enqueue([*arrived, ticketed, tf.constant(self._index)])], stamp
 
     def await_and_pull(
         self, after: Sequence[tf.Operation], stamp: tf.Tensor, own_state: tf.Tensor | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
@@ -17,19 +16,17 @@ import tensorflow.compat.v1 as v1
 from psfleet.addresses import Address
 from psfleet.errors import LostPeerError
 from psfleet.job.job import Job
-from psfleet.tf import keeps_previous
 from psfleet.tf.server import cluster_config
 from worker_service.accumulation import microbatches
+from worker_service.first_pull import NEWEST, pull_one_step
 from worker_service.in_graph.merged import ReplicaStep
 from worker_service.session_errors import UnreachableError, translate_errors
-from worker_service.session_start import SessionStart, is_of_step
+from worker_service.session_start import SessionStart
 from worker_service.step import StepGraph
 from worker_service.step_calls import StepCalls
 
 CLOSE_SECS = 2.0
 GONE = "a peer went away while a session was opened"
-NEWEST = np.iinfo(np.int64).max
-"""Reads the newest parameters and rows: no shard is ahead of this step."""
 
 
 class WorkerSession:
@@ -42,8 +39,6 @@ class WorkerSession:
         peers: `host:port` of the workers that lend it their devices, by index.
 
     Attributes:
-        wants_norm: Whether the next step computes the norm of its gradient, which takes a pass over all elements, if it
-            is not clipped.
         losses: The newest loss of each by name, after its first step; the name of the only one is empty.
 
     Raises (from every method):
@@ -62,17 +57,16 @@ class WorkerSession:
     ) -> None:
         config = cluster_config(job, ps, step.worker_job, {index: own.data, **(peers or {})})
         self._step, self.graph, self._index = step, step.graph, index
+        self._job = job
         self._step_secs = job.deadlines.step_secs
-        self._is_exact = keeps_previous(job)
         self._num_microbatches = job.train.accumulate
-        self._update = job.update
         self._options = v1.RunOptions(timeout_in_ms=int(self._step_secs * 1000))
         self._barrier = v1.RunOptions(timeout_in_ms=int(self._step_secs * 1000) * job.update.round_steps)
         self._opened: Future[np.ndarray] = Future()
         self._session = v1.Session(f"grpc://{own.data}", graph=step.graph, config=config)
         self._closing, self.closed = threading.Lock(), threading.Event()
         self._pulled = np.zeros((0, 2), np.int64)
-        self.wants_norm = True
+        self._wants_norm = True
         self.losses: dict[str, float] = {}
 
     @property
@@ -110,40 +104,14 @@ class WorkerSession:
         with translate_errors():
             if step.frozen.shape[0]:
                 self._session.run(step.load_frozen, options=self._options)
-            start = self._pull_one_step(shard_steps)
+            start = pull_one_step(self._session, step, self._job, self._options, shard_steps)
         self._calls = StepCalls(self._session, step, self._num_microbatches, self._options, self._barrier)
         return start
 
     def resume(self) -> SessionStart:
         """Copies parameters and state from the ps again, after a `RefusedCallError`."""
         with translate_errors():
-            return self._pull_one_step()
-
-    def _pull_one_step(self, shard_steps: np.ndarray | None = None) -> SessionStart:
-        """Copies parameters and state: those of the lowest global step if the shards keep them, else the newest.
-
-        A shard can be a step ahead of another whose update waits for this worker's gradient; it keeps what it had
-        before that step. Shards that advance by more do not wait for this worker, because the fleet has more workers
-        than its quorum. A copy during which a shard was updated is discarded, and another one made.
-        """
-        deadline = time.monotonic() + self._step_secs
-        first = None
-        while True:
-            if (steps := shard_steps) is None:
-                steps = np.asarray(self._session.run(self._step.shard_steps, options=self._options))
-            lowest = int(steps[:, 0].min())
-            first = lowest if first is None else first
-            is_awaited = self._is_exact and lowest <= self._update.next_step(first)
-            feeds = {self._step.local_step: lowest if is_awaited else NEWEST}
-            read = self._session.run(self._step.pull, feeds, options=self._options)
-            if not is_awaited or is_of_step(lowest, self._update.next_step(lowest), read):
-                return SessionStart(read[:, :2], steps[:, 1])
-            if time.monotonic() > deadline:
-                raise LostPeerError(
-                    f"the shards' global steps are {read[:, 0].tolist()} with updates to {read[:, 2].tolist()} in "
-                    f"progress after {self._step_secs:g} s, expected at most one step apart and no update"
-                )
-            shard_steps = None
+            return pull_one_step(self._session, self._step, self._job, self._options)
 
     def _open(self) -> None:
         """Makes the first call of the session, which opens it.
@@ -173,7 +141,7 @@ class WorkerSession:
             The loss of the batch; global step and final step of each shard after the step, int64 `[num_ps, 2]`.
         """
         with translate_errors(f", step {local_step + 1}: ", self._index):
-            loss, self._pulled = self._calls.train(batch, local_step, number, self.wants_norm)
+            loss, self._pulled = self._calls.train(batch, local_step, number, self._wants_norm)
             self.losses[self._step.loss_names[self._calls.loss_of(number)]] = loss
             return loss, self._pulled
 
@@ -185,7 +153,7 @@ class WorkerSession:
             number: Of the batch, which is the global step before the update.
         """
         with translate_errors(f", step {number + 1}: ", self._index):
-            return self._calls.update_locally(batch, number, self.wants_norm)
+            return self._calls.update_locally(batch, number, self._wants_norm)
 
     def exchange(self, local_step: int) -> np.ndarray:
         """Averaging mode: pushes what the updates since `local_step` have made, and pulls; see `train`."""
@@ -208,6 +176,10 @@ class WorkerSession:
             # Rows of tables are read for them, too.
             feeds[self._step.local_step] = NEWEST
             return bytes(self._session.run(self._step.summaries, feeds, options=self._options))
+
+    def measure_norm(self, is_wanted: bool) -> None:
+        """Whether the next step computes the norm of a gradient that is not clipped: a pass over all its elements."""
+        self._wants_norm = is_wanted
 
     def gradient_norm(self) -> float | None:
         """The global norm of the newest step's gradient before it was clipped; None if that step did not compute it."""

@@ -58,3 +58,13 @@ def translate_errors(at: str = "", worker: int | None = None) -> Iterator[None]:
     except RuntimeError as error:
         # The session was closed by another thread.
         raise LostPeerError(f"the session is closed: {error}") from error
+
+
+@contextmanager
+def translate_local_errors(at: str = "") -> Iterator[None]:
+    """As `translate_errors`, for a session without peers: every error is the program's."""
+    try:
+        with translate_errors(at):
+            yield
+    except LostPeerError as error:
+        raise ProgramError(f"{at}the program failed in TensorFlow: {error}", str(error.__cause__)) from error

@@ -46,7 +46,7 @@ def ids_of(shard: int, num_ps: int, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
 
 def staged(
     name: str, shard: int, num_ps: int, index: int, number: tf.Tensor, tables: Sequence[TableGradient], own_device: str
-) -> list[tf.Operation]:
+) -> list[tf.Tensor]:
     """Sends the gradients of the rows of one ps to it, whose device is the current one; none without tables.
 
     Args:
@@ -54,6 +54,9 @@ def staged(
         index: Of this worker.
         number: int64 scalar, see `stage_rows`.
         own_device: This worker's device.
+
+    Returns:
+        The ticket of `stage_rows`, in a list; without tables an empty one.
     """
     if not tables:
         return []

@@ -10,13 +10,13 @@ from contextlib import AbstractContextManager, nullcontext
 
 import tensorflow as tf
 
-from psfleet.addresses import Address
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram
 from worker_service.batch_reader import Batch, Reading
 from worker_service.data_shard import DataShard, all_epochs
 from worker_service.input_pipeline import read
 from worker_service.loaded_data import LoadedData, LoaderLostError
+from worker_service.loader_watch import Loader
 
 logger = logging.getLogger("psfleet.worker")
 
@@ -38,7 +38,7 @@ class TrainingData:
     Args of the constructor:
         num_shards: Workers and spares of the job.
         rotates: Whether workers change to the next shard after each epoch.
-        loaders: Addresses of the loaders that read; empty: this process does.
+        loaders: Those that read, by index; empty: this process does.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class TrainingData:
         index: int,
         num_shards: int,
         rotates: bool,
-        loaders: Sequence[Address] = (),
+        loaders: Sequence[Loader] = (),
     ) -> None:
         self._program = program
         self._job = job
@@ -65,7 +65,7 @@ class TrainingData:
 
     @classmethod
     def of_worker(
-        cls, program: KerasProgram | GraphProgram, job: Job, index: int, loaders: Sequence[Address] = ()
+        cls, program: KerasProgram | GraphProgram, job: Job, index: int, loaders: Sequence[Loader] = ()
     ) -> TrainingData:
         """The data of a worker of a job."""
         replicas, rotates = job.fleet.replicas, job.quorum < job.fleet.replicas
@@ -214,7 +214,8 @@ class TrainingData:
             if length is None or rest < length:
                 return epoch, rest
             epoch, rest = epoch + 1, rest - length
-            if epoch == self._epochs_of_round and not any(shard.varies for shard in self._shards.values()):
+            # A copy: the reader may open another shard meanwhile.
+            if epoch == self._epochs_of_round and not any(shard.varies for shard in [*self._shards.values()]):
                 # A round has `number - rest` batches, as all further rounds have: they are skipped at once.
                 rounds, rest = divmod(rest, number - rest)
                 epoch += rounds * self._epochs_of_round

@@ -151,7 +151,7 @@ class Worker:
             error.ends_run = not self._is_left_behind()
             raise
         finally:
-            self._progress.reading_first_batch = False
+            self._progress.await_first_batch(False)
             self._heartbeat.detach()
         self._last_progress = time.monotonic()
         return True
@@ -186,7 +186,7 @@ class Worker:
     def _step_graph(self, generation: int) -> StepGraph | ReplicaStep:
         if self._graph is None or self._graph[0] != generation:
             # The other workers wait as long as for a first batch.
-            self._progress.reading_first_batch = True
+            self._progress.await_first_batch()
             self.before_build()
             self._batches.announce_first()
             self._graph = (generation, self._replication.build(generation))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from ps_service.shard_plan import ShardPlan
 from ps_service.tables.rules import row_rule
 from ps_service.tables.table import Gradient, Table
+from ps_service.tables.table_snapshot import TableSnapshot
 from psfleet.job.tables import rule_of
 from psfleet.layout.embedding import EmbeddingContent
 from psfleet.service.logs import RunLogger
@@ -20,12 +23,21 @@ from psfleet.tf.table_calls import serve, shard_name
 _logger = logging.getLogger("psfleet.ps")
 
 
+@dataclass(frozen=True)
+class Staged:
+    """The gradients of rows, one for each table, of a worker's gradient with a number."""
+
+    worker: int
+    number: int
+    gradients: list[Gradient]
+
+
 class ShardTables:
     """The tables of a shard; all methods may be called from any thread.
 
-    A worker stages the gradients of rows before it pushes those of the buckets, and the update applies those whose
-    buckets were admitted: rows enter an average with the buckets of their gradient or not at all. A gradient that is
-    staged again replaces the one before: in sync mode it is the same one, of a worker that repeats a step.
+    A worker stages the gradients of rows before it pushes those of the buckets, with the ticket that it gets for them.
+    The update applies those whose tickets came with admitted buckets: rows enter an average with the buckets of their
+    gradient or not at all, also if a worker repeats a step, or another process of it is late.
 
     Attributes:
         name: By which operations find it.
@@ -59,7 +71,9 @@ class ShardTables:
         self._step = start_step
         self._has_quorum = job.update.has_quorum
         self._ended: dict[int, int] = {}
-        self._staged: dict[tuple[int, int], list[Gradient]] = {}
+        self._staged: dict[int, Staged] = {}
+        self._tickets = itertools.count(1)
+        self._snapshots: list[TableSnapshot] = []
         self._lock = threading.Lock()
 
     @property
@@ -77,47 +91,62 @@ class ShardTables:
         with self._lock:
             return self._tables[table].read(ids, before_last=self._step > at_step)
 
-    def stage(self, worker: int, number: int, gradients: list[Gradient]) -> None:
-        """Keeps the gradients of a worker and number, unless they would never be applied."""
+    def stage(self, worker: int, number: int, gradients: list[Gradient]) -> int:
+        """Keeps the gradients of a worker and number, unless they would never be applied; their ticket."""
+        staged = Staged(worker, number, gradients)
         with self._lock:
-            if not self._is_over(worker, number):
-                self._staged[worker, number] = gradients
+            ticket = next(self._tickets)
+            if not self._is_over(staged):
+                self._staged[ticket] = staged
+            return ticket
 
-    def apply(self, workers: list[int], number: int, step: int, rates: np.ndarray, factor: np.float32) -> None:
-        """Applies the mean of the staged gradients of workers, times a factor, and drops those that came before.
+    def apply(self, tickets: list[int], step: int, rates: np.ndarray, factor: np.float32) -> None:
+        """Applies the mean of staged gradients, times a factor, and drops those that came before.
 
         Args:
-            number: Of the gradients; in sync mode that of all workers' gradients of the step.
             step: The global step before the update.
         """
         with self._lock:
-            each = [self._staged[worker, number] for worker in workers]
+            each = [self._staged[ticket] for ticket in tickets]
             for at, table in enumerate(self._tables):
-                own = [gradients[at] for gradients in each]
+                own = [staged.gradients[at] for staged in each]
                 if factor != 1:
                     own = [(ids, values * factor) for ids, values in own]
                 table.update(own, rates[at], step + 1)
             self._step = step + 1
-            self._end(workers, number)
+            self._end({staged.worker: staged.number for staged in each})
 
     def drop(self, worker: int, number: int) -> None:
         """Discards the staged gradients of a worker and number, which no update applies. Not in sync mode."""
         with self._lock:
-            self._end([worker], max(number, self._ended.get(worker, -1)))
+            self._end({worker: max(number, self._ended.get(worker, -1))})
 
-    def _end(self, workers: list[int], number: int) -> None:
-        """Discards the gradients of workers up to a number; in sync mode those of all workers before the step."""
-        self._ended |= dict.fromkeys(workers, number)
-        self._staged = {key: staged for key, staged in self._staged.items() if not self._is_over(*key)}
+    def _end(self, numbers: Mapping[int, int]) -> None:
+        """Discards the gradients of workers up to their numbers; in sync mode those of all workers before the step."""
+        self._ended |= numbers
+        self._staged = {ticket: staged for ticket, staged in self._staged.items() if not self._is_over(staged)}
 
-    def _is_over(self, worker: int, number: int) -> bool:
+    def _is_over(self, staged: Staged) -> bool:
         """Whether an update has applied or dropped the gradient of a worker and number, and will apply it no more."""
-        return number < self._step if self._has_quorum else number <= self._ended.get(worker, -1)
+        if self._has_quorum:
+            return staged.number < self._step
+        return staged.number <= self._ended.get(staged.worker, -1)
 
-    def content(self) -> dict[str, EmbeddingContent]:
-        """A copy of all rows that were updated, by the name of the table."""
+    def take_snapshot(self) -> None:
+        """Takes a snapshot of all rows that were updated, once the one before was read."""
         with self._lock:
-            return {table.spec.name: table.content() for table in self._tables}
+            self._snapshots = [table.take_snapshot() for table in self._tables]
+
+    def read_snapshot(self) -> dict[str, EmbeddingContent]:
+        """A copy of the rows of the snapshot, by the name of the table, while updates continue; releases it."""
+        contents = {}
+        for table, snapshot in zip(self._tables, self._snapshots, strict=True):
+            contents[table.spec.name] = copied = snapshot.copy()
+            with self._lock:
+                table.end_snapshot()
+            snapshot.put_kept(copied)
+        self._snapshots = []
+        return contents
 
 
 class GoneError(Exception):
@@ -143,24 +172,17 @@ class TableRegistry:
         """See `TableServer`."""
         return self._find(name).read(int(table), ids, int(at_step))
 
-    def stage(self, name: bytes, worker: np.int32, number: np.int64, *gradients: np.ndarray) -> np.int32:
+    def stage(self, name: bytes, worker: np.int32, number: np.int64, *gradients: np.ndarray) -> np.int64:
         """See `TableServer`."""
         pairs = list(zip(gradients[::2], gradients[1::2], strict=True))
-        self._find(name).stage(int(worker), int(number), pairs)
-        return np.int32(len(pairs))
+        return np.int64(self._find(name).stage(int(worker), int(number), pairs))
 
     def apply(
-        self,
-        name: bytes,
-        workers: np.ndarray,
-        number: np.int64,
-        step: np.int64,
-        rates: np.ndarray,
-        factor: np.float32,
+        self, name: bytes, tickets: np.ndarray, step: np.int64, rates: np.ndarray, factor: np.float32
     ) -> np.int32:
         """See `TableServer`."""
-        self._find(name).apply(workers.tolist(), int(number), int(step), rates, factor)
-        return np.int32(len(workers))
+        self._find(name).apply(tickets.tolist(), int(step), rates, factor)
+        return np.int32(len(tickets))
 
     def drop(self, name: bytes, worker: np.int32, number: np.int64) -> np.int32:
         """See `TableServer`."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from ps_service.tables.lazy_array import lazy_zeros
 from ps_service.tables.rules import RowRule
+from ps_service.tables.table_snapshot import TableSnapshot
 from psfleet.errors import BadJobError
 from psfleet.layout.embedding import EmbeddingContent, EmbeddingSpec, initial_rows
 
@@ -46,6 +47,7 @@ class Table:
             ) from error
         self._count = 0
         self._keeps_previous = keeps_previous
+        self._snapshot: TableSnapshot | None = None
         self._previous: Gradient = np.zeros(0, np.int64), np.zeros((0, spec.width), np.float32)
 
     @property
@@ -96,17 +98,24 @@ class Table:
         if self._keeps_previous:
             self._previous = ids, self.read(ids)
         at = self._places_of(ids)
+        if self._snapshot is not None:
+            self._snapshot.keep(at)
         rows, slots = self._rows[at], {name: values[at] for name, values in self._slots.items()}
         self.rule.update(rows, slots, mean, rate, number)
         self._rows[at] = rows
         for name, values in slots.items():
             self._slots[name][at] = values
 
-    def content(self) -> EmbeddingContent:
-        """A copy of all rows that were updated."""
+    def take_snapshot(self) -> TableSnapshot:
+        """A snapshot of all rows that were updated, until the next one, or `end_snapshot`."""
         count = self._count
-        slots = {name: values[:count].copy() for name, values in self._slots.items()}
-        return EmbeddingContent(self._ids[:count].copy(), self._rows[:count].copy(), slots)
+        slots = {name: values[:count] for name, values in self._slots.items()}
+        self._snapshot = TableSnapshot(self._ids[:count], self._rows[:count], slots)
+        return self._snapshot
+
+    def end_snapshot(self) -> None:
+        """Has updates keep no values any more."""
+        self._snapshot = None
 
     def restore(self, content: EmbeddingContent) -> bool:
         """Sets the rows of a new table.
@@ -114,11 +123,11 @@ class Table:
         Returns:
             Whether the slots are those of the rule; otherwise the rule starts without state.
         """
-        at = self._places_of(content.ids)
-        self._rows[at] = content.rows
+        self._add(content.ids)
+        self._rows[: self._count] = content.rows
         is_same = set(content.slots) == set(self._slots) or not len(content.ids)
         for name, values in content.slots.items() if is_same else ():
-            self._slots[name][at] = values
+            self._slots[name][: self._count] = values
         return is_same
 
     def _places_of(self, ids: np.ndarray) -> np.ndarray:
@@ -128,12 +137,16 @@ class Table:
         missing = places == 0
         new = ids[missing]
         if len(new):
-            first, self._count = self._count, self._count + len(new)
-            self._places[local[missing]] = np.arange(first + 1, self._count + 1)
-            self._ids[first : self._count] = new
-            self._rows[first : self._count] = initial_rows(self.spec, new)
-            for name, value in self.rule.slots.items():
-                self._slots[name][first : self._count] = value
+            self._rows[self._count : self._count + len(new)] = initial_rows(self.spec, new)
+            self._add(new)
             places = self._places[local]
         result: np.ndarray = places - 1
         return result
+
+    def _add(self, new: np.ndarray) -> None:
+        """Adds rows with slots that are new, behind all others."""
+        first, self._count = self._count, self._count + len(new)
+        self._places[new // self._num_ps] = np.arange(first + 1, self._count + 1)
+        self._ids[first : self._count] = new
+        for name, value in self.rule.slots.items():
+            self._slots[name][first : self._count] = value

@@ -22,11 +22,13 @@ class Admitted:
             quorum.
         state: After the step, see `StateUpdate`.
         words: The scalars that came with the gradients, which are the same in all: see `Push`.
+        tickets: Of their rows, by worker: int64 `[worker_limit]`, 0 of the others; without tables all.
     """
 
     contributors: tf.Tensor
     state: Sequence[tf.Tensor]
     words: tf.Tensor
+    tickets: tf.Tensor
 
 
 def admit_quorum(variables: ShardVariables, quorum: int) -> Admitted:
@@ -45,7 +47,7 @@ def admit_quorum(variables: ShardVariables, quorum: int) -> Admitted:
     accumulators = [variables.accumulator(index) for index in range(len(variables.exchanged))]
     state = StateUpdate(variables)
 
-    def admit_next(contributors: tf.Tensor, words: tf.Tensor, *means: tf.Tensor) -> list[tf.Tensor]:
+    def admit_next(contributors: tf.Tensor, words: tf.Tensor, tickets: tf.Tensor, *means: tf.Tensor) -> list[tf.Tensor]:
         push = next_push(variables)
         worker, local_step = push.worker, push.local_step
         with tf.control_dependencies([worker]):
@@ -58,19 +60,20 @@ def admit_quorum(variables: ShardVariables, quorum: int) -> Admitted:
         ]
         done.append(variables.last_local_step.set_at([worker], tf.maximum(newest, effective)))
         with tf.control_dependencies(done):
-            counted = contributors + tf.one_hot(worker, variables.worker_limit, dtype=tf.int64) * tf.cast(
-                is_admitted, tf.int64
-            )
+            own = tf.one_hot(worker, variables.worker_limit, dtype=tf.int64) * tf.cast(is_admitted, tf.int64)
+            counted = contributors + own
+        if variables.has_tables:
+            tickets += own * push.ticket
         newest_words = tf.where(is_admitted, push.words, words)
-        return [counted, newest_words, *state.added(means, push.state, worker, is_admitted, contributors)]
+        return [counted, newest_words, tickets, *state.added(means, push.state, worker, is_admitted, contributors)]
 
     none: tf.Tensor = tf.zeros([variables.worker_limit], tf.int64)
-    contributors, words, *means = tf.nest.flatten(
+    contributors, words, tickets, *means = tf.nest.flatten(
         v1.while_loop(
             lambda contributors, *_: tf.reduce_sum(contributors) < quorum,
             admit_next,
-            [none, tf.zeros([len(variables.scalars)], tf.int64), *state.initial_means()],
+            [none, tf.zeros([len(variables.scalars)], tf.int64), none, *state.initial_means()],
             parallel_iterations=1,
         )
     )
-    return Admitted(contributors, state.joined(means), words)
+    return Admitted(contributors, state.joined(means), words, tickets)

@@ -87,7 +87,7 @@ class AsyncUpdates:
             new_state = StateUpdate(variables).moved(push.state, worker, state_share(global_step))
             written = [variables.state.assign(state, read_value=False) for state in new_state]
             if tables is not None:
-                written += tables.of_worker(worker, number, policy.rate_factor, policy.gradient_factor)
+                written += tables.of_tickets(push.ticket, policy.rate_factor, policy.gradient_factor)
             with v1.container(variables.container), tf.control_dependencies(written):
                 update = timed(
                     variables, push.gradients, lambda: self.optimizer.apply_gradients(pairs, variables.global_step)

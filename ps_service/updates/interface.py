@@ -59,6 +59,7 @@ class Push:
         number: Of the gradient, int64 scalar.
         worker: Index of the worker, int32 scalar.
         words: The optimizer's scalars after a round of averaging mode: int64 `[number of scalars]`.
+        ticket: Of the rows that were staged with it, int64 `[1]`; `[0]` without tables.
     """
 
     gradients: list[tf.Tensor]
@@ -67,13 +68,15 @@ class Push:
     number: tf.Tensor
     worker: tf.Tensor
     words: tf.Tensor
+    ticket: tf.Tensor
 
 
 def next_push(variables: ShardVariables) -> Push:
     """Waits for the next push of a worker, and takes it from the queue."""
     *tensors, stamp, worker = variables.gradients.dequeue()
-    number = len(variables.exchanged)
-    return Push(tensors[:number], tensors[number:], stamp[0], stamp[1], worker, stamp[2:])
+    number, words = len(variables.exchanged), 2 + len(variables.scalars)
+    ticket = stamp[words:] if variables.has_tables else tf.zeros([0], tf.int64)
+    return Push(tensors[:number], tensors[number:], stamp[0], stamp[1], worker, stamp[2:words], ticket)
 
 
 def timed(variables: ShardVariables, gradients: Sequence[Any], update: Callable[[], tf.Operation]) -> tf.Operation:

@@ -4,12 +4,42 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from ps_service.updates.interface import slot_values
 from psfleet.tf.optimizer_slots import scalar_variables
+
+
+@dataclass(frozen=True)
+class OptimizerVariables:
+    """The variables that an optimizer has made.
+
+    Attributes:
+        slots: By name, one for each bucket.
+        scalars: All others of which checkpoints have the values, by name.
+        stand_ins: Those that no checkpoint holds; see `PerLoss`.
+    """
+
+    slots: dict[str, list[tf.Variable]]
+    scalars: dict[str, tf.Variable]
+    stand_ins: list[tf.Variable]
+
+    @property
+    def all(self) -> list[tf.Variable]:
+        """All of them, which must be initialized."""
+        return [*itertools.chain(*self.slots.values()), *self.scalars.values(), *self.stand_ins]
+
+
+def variables_of(optimizer: v1.train.Optimizer, buckets: Sequence[tf.Variable]) -> OptimizerVariables:
+    """The variables of an optimizer, or of those of several losses, which has been applied to buckets."""
+    slots = slot_values(optimizer, buckets)
+    if isinstance(optimizer, PerLoss):
+        return OptimizerVariables(slots, optimizer.scalars(), optimizer.stand_ins())
+    return OptimizerVariables(slots, scalar_variables(optimizer, slots), [])
 
 
 class PerLoss(v1.train.Optimizer):

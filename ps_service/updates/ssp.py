@@ -87,6 +87,5 @@ class SspUpdates(AsyncUpdates):
 
     def set_present(self, workers: Collection[int]) -> None:
         """See `Updates`."""
-        present = np.zeros(self._present.shape[0], bool)
-        present[list(workers)] = True
-        self._exclude(present)
+        # The run may have members that joined for a job with a higher worker limit, and that have no clock here.
+        self._exclude(np.isin(np.arange(self._present.shape[0]), list(workers)))

@@ -64,7 +64,7 @@ class ContributorCounter(v1.train.Optimizer):
             values = from_words(self._admitted.words, [scalar.dtype for scalar in scalars])
             written += [scalar.assign(value, read_value=False) for scalar, value in zip(scalars, values, strict=True)]
             if self._tables is not None:
-                written += self._tables.of_contributors(self._admitted.contributors)
+                written += self._tables.of_tickets(self._admitted.tickets)
         # Before the update, which changes the global step last: a worker that reads the global step and then the state
         # gets the state of that step or of a later one.
         with tf.control_dependencies([counted, *kept, *written]):

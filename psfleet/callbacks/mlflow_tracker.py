@@ -19,6 +19,8 @@ RUN_ID = "mlflow_run_id"
 MAX_PARAM_CHARS = 500
 MAX_PARAMS = 100
 """Of one request (mlflow/utils/validation.py)."""
+NO_SUCH_RUN = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
+"""Errors of a server that has no run of this id, or cannot have one."""
 STATUS = {"done": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
 
@@ -79,12 +81,18 @@ class MLflowTracker(Callback):
         self._client.log_batch(self._id, [Metric(name, float(value), now, step) for name, value in metrics.items()])
 
     def _known(self, marker: Path) -> str:
-        """The run of the run folder; empty if there is none, or if the server has lost it or it was deleted there."""
+        """The run of the run folder; empty if there is none, or if the server has lost it or it was deleted there.
+
+        Raises:
+            MlflowException: The server does not answer, or with another error: it may have the run.
+        """
         if not marker.exists():
             return ""
         try:
             info = self._client.get_run(marker.read_text()).info
-        except MlflowException:
+        except MlflowException as error:
+            if error.error_code not in NO_SUCH_RUN:
+                raise
             return ""
         return str(info.run_id) if info.lifecycle_stage == LifecycleStage.ACTIVE else ""
 

@@ -18,6 +18,7 @@ from psfleet.checkpoint.location import Folder, recorded_root
 from psfleet.checkpoint.manifest import MANIFEST, Checkpoint, read_manifest
 from psfleet.checkpoint.store import committed_checkpoints, is_checkpoint_name, newest, verify
 from psfleet.checkpoint.store_client import StoreError
+from psfleet.checkpoint.table_specs import require_row_numbers
 from psfleet.checkpoint.tensors import read_tensors, table_ranges
 from psfleet.errors import BadJobError, UsageError
 from psfleet.job.job import parse_job
@@ -77,8 +78,7 @@ def export(source: Folder, out: Path, best: bool = False, is_live: bool = False)
 
     Raises:
         UsageError: There is no checkpoint, no bucket of a store, or no access to it; with `best` none was evaluated;
-            the suffix is unknown, `out` cannot be written, or the checkpoint records no program or one without a Keras
-            model.
+            the suffix is unknown, `out` cannot be written, or the checkpoint has no Keras model, or one with hashes.
         ProgramError: The program cannot be loaded, or does not build its model.
         NoCheckpointError: There are checkpoints, but none is valid.
         BadJobError: The variables of the program's model differ from the checkpoint's.
@@ -93,6 +93,8 @@ def export(source: Folder, out: Path, best: bool = False, is_live: bool = False)
         raise UsageError(str(error)) if error.is_denied else error from error
     if out.name.endswith(SAFETENSORS):
         return export_safetensors(checkpoint, out)
+    if out.name.endswith(KERAS_MODEL):
+        require_row_numbers(checkpoint, f"--out {out}")
     require_memory(checkpoint, out, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     return export_keras(checkpoint, out, built_model_of(checkpoint))
 
@@ -180,14 +182,11 @@ def assign(checkpoint: Checkpoint, model: KerasModel) -> int:
     Raises:
         BadJobError: The model's variables differ from the checkpoint's; names one of them and both shapes.
     """
-    variables = [*model.trainable_variables, *model.non_trainable_variables]
-    named = dict(zip(keras_names(variables), variables, strict=True))
     tensors = read_tensors(checkpoint)
     tables = {table.name: table for table in checkpoint.layout.embeddings}
     saved = {name: list(tensor.shape) for name, tensor in tensors.items()}
     saved |= {name: [table.rows, table.width] for name, table in tables.items()}
-    _check_shapes(checkpoint, saved, named)
-    for name, variable in named.items():
+    for name, variable in matched(f"checkpoint {checkpoint.folder}", saved, model).items():
         is_table = name in tables
         variable.assign(
             dense_table(tables[name], table_ranges(checkpoint, tables[name])) if is_table else tensors[name]
@@ -195,14 +194,25 @@ def assign(checkpoint: Checkpoint, model: KerasModel) -> int:
     return len(saved)
 
 
-def _check_shapes(checkpoint: Checkpoint, saved: Mapping[str, list[int]], named: Mapping[str, KerasVariable]) -> None:
+def matched(source: str, saved: Mapping[str, list[int]], model: KerasModel) -> dict[str, KerasVariable]:
+    """The variables of a built model by name, which have the names and shapes of saved tensors.
+
+    Args:
+        source: Where the tensors are saved, for the error.
+
+    Raises:
+        BadJobError: They differ; names one of them and both shapes.
+    """
+    variables = [*model.trainable_variables, *model.non_trainable_variables]
+    named = dict(zip(keras_names(variables), variables, strict=True))
     built = {name: list(variable.shape) for name, variable in named.items()}
     for name in sorted({*saved, *built}):
         if saved.get(name) != built.get(name):
             raise BadJobError(
-                f"tensor {name!r} is {saved.get(name, 'missing')} in checkpoint {checkpoint.folder} and "
-                f"{built.get(name, 'missing')} in the program's model"
+                f"tensor {name!r} is {saved.get(name, 'missing')} in {source} and {built.get(name, 'missing')} in the "
+                "program's model"
             )
+    return named
 
 
 def built_model_of(checkpoint: Checkpoint, otherwise: str = f"--out *{SAFETENSORS}") -> Any:

@@ -164,6 +164,9 @@ class StoreFolder:
             found = self._call(lambda: file_system(self._scheme).find(self._path, detail=True))
         except FileNotFoundError as error:
             raise self._without_bucket() from error
+        # adlfs finds nothing in a bucket that does not exist, where the others raise.
+        if not found and self._scheme == "az" and not self._call(lambda: file_system("az").exists(self._bucket)):
+            raise self._without_bucket()
         inside: dict[str, int] = {}
         for path, info in found.items():
             name, slash, _ = path.removeprefix(self._path).removeprefix("/").partition("/")

@@ -6,7 +6,7 @@ import errno
 import functools
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from psfleet.errors import PsfleetError, StorageError, innermost
@@ -28,6 +28,12 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "az": {"anon": False},
 }
 """Of the file systems of fsspec, by scheme. Service and credentials are those of the environment."""
+
+DENIED = (401, 403)
+FORBIDDEN = "Forbidden: "
+"""Beginning of gcsfs's error for the HTTP status 403, an OSError without an attribute for it."""
+NO_CONTAINER = "ContainerNotFound"
+"""Azure's code of an error: there is no such bucket, which it calls a container."""
 
 _moved: dict[int, int] = {}
 """By the kernel's id of a thread, the bytes that it has moved; see `bytes_moved`."""
@@ -56,8 +62,12 @@ def file_system(scheme: str) -> Any:
     # Imported here: only a job with a store needs it.
     import fsspec
 
-    # Another process writes to the same folders: what they had a moment ago is of no use.
-    return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True, **OPTIONS[scheme])
+    try:
+        # Another process writes to the same folders: what they had a moment ago is of no use.
+        return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True, **OPTIONS[scheme])
+    except ValueError as error:
+        # adlfs: the environment names no account, or no credentials.
+        raise PermissionError(str(error)) from error
 
 
 def bytes_moved(thread: int) -> int:
@@ -91,7 +101,9 @@ def call(url: str, function: Callable[[], T]) -> T:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url) from error
     except Exception as error:
         # Any error: each store has its own classes.
-        raise StoreError(url, innermost(error), _is_denied(error)) from error
+        if any(getattr(each, "error_code", "") == NO_CONTAINER for each in _causes(error)):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url) from error
+        raise StoreError(url, innermost(error), any(map(_is_denied, _causes(error)))) from error
 
 
 def attempt(function: Callable[[], object]) -> None:
@@ -102,6 +114,16 @@ def attempt(function: Callable[[], object]) -> None:
         return
 
 
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An error and those that it was raised from."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
+
+
 def _is_denied(error: BaseException) -> bool:
-    is_credentials = "Credentials" in type(error).__name__
-    return isinstance(error, PermissionError) or is_credentials
+    is_credentials = "Credentials" in type(error).__name__ or str(error).startswith(FORBIDDEN)
+    # The HTTP status is `status_code` of adlfs's errors, and `code` of gcsfs's.
+    status = getattr(error, "status_code", getattr(error, "code", None))
+    return isinstance(error, PermissionError) or is_credentials or status in DENIED

@@ -1,9 +1,9 @@
-"""Whether a checkpoint has the embedding tables of a job."""
+"""Whether a checkpoint has the embedding tables of a job, and whether a model without psfleet can read them."""
 
 from __future__ import annotations
 
 from psfleet.checkpoint.manifest import Checkpoint
-from psfleet.errors import BadJobError
+from psfleet.errors import BadJobError, UsageError
 from psfleet.layout import EmbeddingSpec, Layout
 
 
@@ -20,6 +20,23 @@ def check_tables(checkpoint: Checkpoint, layout: Layout) -> None:
                 f"table {name!r} is {_table(old.get(name))} in checkpoint {checkpoint.folder} and "
                 f"{_table(new.get(name))} in the job; --fresh starts a new run"
             )
+
+
+def require_row_numbers(checkpoint: Checkpoint, what: str) -> None:
+    """Refuses tables whose rows are hashes of ids, which the Embedding layer of an exported model does not compute.
+
+    Args:
+        what: Is exported, for the error.
+
+    Raises:
+        UsageError: A table is one.
+    """
+    hashed = [table.key for table in checkpoint.layout.embeddings if table.is_hashed]
+    if hashed:
+        raise UsageError(
+            f"{what}: tables.{hashed[0]}.hash is true, and an exported model would read other rows, expected tables "
+            "without hash, or psfleet weights --out *.safetensors or *.weights.h5"
+        )
 
 
 def _table(spec: EmbeddingSpec | None) -> str:

@@ -9,6 +9,7 @@ import typer
 
 from psfleet.errors import UsageError
 from psfleet.tls import certificates
+from psfleet.tls.identity import ROLES
 
 
 def certs(
@@ -31,7 +32,7 @@ def certs(
         ),
     ] = False,
 ) -> None:
-    """Create the certificates of a fleet with `tls: true`: DIR/ps, DIR/worker, and DIR/client for the command line."""
+    """Create the certificates of a fleet with `tls: true`: of its roles, and DIR/client for the command line."""
     if renew and replace_authority:
         raise UsageError("--renew and --replace-authority: expected one of them")
     if replace_authority:
@@ -39,5 +40,5 @@ def certs(
         typer.echo(f"{folder}: new authority; fleets with certificates of the old one must be started again")
     else:
         ends = certificates.renew(folder, days) if renew else certificates.make(folder, days)
-    roles = ", ".join(certificates.ROLES)
+    roles = ", ".join(ROLES)
     typer.echo(f"{folder}: certificates for {roles}, valid until {ends:%Y-%m-%d %H:%M} UTC")

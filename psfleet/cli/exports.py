@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -10,10 +11,13 @@ import typer
 
 from psfleet.checkpoint import versions
 from psfleet.checkpoint.location import parse
-from psfleet.errors import UsageError
+from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.errors import DeadlineError, UsageError
+from psfleet.job.job import parse_job
+from psfleet.job.sections import Deadlines
 from psfleet.launch.runs import has_live_run
 from psfleet.processes.validation import summary_of
-from psfleet.service.settings import require_tensorflow
+from psfleet.service.process_environment import require_tensorflow
 
 MODULE = "worker_service.export"
 DEFAULT_EXAMPLES = 500
@@ -41,8 +45,11 @@ def export(
     max_loss: Annotated[
         float | None, typer.Option(min=0, help="litert: by how much the main metric may be worse; else exit code 70.")
     ] = None,
+    timeout_secs: Annotated[
+        float | None, typer.Option(min=1, help="Time limit; by default the sum of the job's deadlines for a start.")
+    ] = None,
 ) -> None:
-    """Export the Keras model of a run with its trained weights, as a version that TensorFlow Serving loads."""
+    """Export the model of a run with its trained weights, as a version that TensorFlow Serving loads."""
     require_tensorflow()
     if kind not in versions.FORMATS:
         raise UsageError(f"--format {kind}: expected one of {', '.join(versions.FORMATS)}")
@@ -52,11 +59,22 @@ def export(
     examples = None if quantize is None else calibrate or DEFAULT_EXAMPLES
     request = versions.Request(checkpoint=str(checkpoint.folder), kind=kind, calibrate=examples, max_loss=max_loss)
 
+    secs = timeout_secs or default_secs(checkpoint)
+
     def write(folder: Path) -> str:
-        return summary_of(MODULE, str(folder.absolute()), request.model_dump_json(), "exports the model")
+        try:
+            return summary_of(MODULE, str(folder.absolute()), request.model_dump_json(), "exports the model", secs)
+        except subprocess.TimeoutExpired:
+            raise DeadlineError(f"the export of step {checkpoint.step} as {kind}", secs) from None
 
     found = versions.export_version(checkpoint, out, write)
     typer.echo(f"{found.folder}: {kind} of step {found.step}, {found.num_bytes:,} bytes; {found.summary}")
+
+
+def default_secs(checkpoint: Checkpoint) -> float:
+    """How long an export may take, by the deadlines of the job that wrote the checkpoint."""
+    deadlines = Deadlines() if checkpoint.job is None else parse_job(checkpoint.job).deadlines
+    return deadlines.start_secs + deadlines.first_secs + deadlines.stall_secs
 
 
 def _check_options(kind: str, quantize: str | None, calibrate: int | None, max_loss: float | None) -> None:

@@ -18,7 +18,7 @@ from psfleet import __version__, errors, platforms
 from psfleet.addresses import Address, tf_config
 from psfleet.checkpoint import export
 from psfleet.checkpoint.location import parse
-from psfleet.cli import certificates, exports, fleets, live, logs, runs, standing, sweep, tasks
+from psfleet.cli import certificates, exports, fleets, live, logs, predict, runs, serve, standing, sweep, tasks
 from psfleet.cli.arguments import Context, Fresh, JobFile, LiveOn, Namespace, OnFleet, Out, Overrides
 from psfleet.cli.output import guarded, progress_console
 from psfleet.control.client import PsClient
@@ -33,7 +33,7 @@ from psfleet.report.progress import progress
 from psfleet.report.summary import summary
 from psfleet.run_folder import default_folder
 from psfleet.service.logs import log_plain
-from psfleet.service.settings import prepare_tensorflow
+from psfleet.service.process_environment import prepare_tensorflow
 from psfleet.service.stderr_filter import without_tensorflows_own
 
 TYPER_USAGE = 2
@@ -51,10 +51,12 @@ app.add_typer(runs.app)
 app.add_typer(standing.app, name="fleet")
 app.command(context_settings={"ignore_unknown_options": True})(standing.run)
 app.command()(sweep.sweep)
+app.command()(serve.serve)
 app.add_typer(live.app)
 app.command()(certificates.certs)
 app.command()(tasks.task)
 app.command()(exports.export)
+app.command()(predict.predict)
 
 
 def _print_version(is_wanted: bool) -> None:

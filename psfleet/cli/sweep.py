@@ -34,7 +34,8 @@ def sweep(
         raise typer.Exit(SIGNAL_BASE + signal.SIGINT) from None
     best = found.best[0]
     _print(console, f"best: trial {best.number}, {loaded.study.objective.metric} {best.value:.6g}, {_values(best)}")
-    _print(console, f"{folder / results.TRIALS}, {folder / results.BEST}, {folder / 'weights'}")
+    names = (results.REPORT, results.TRIALS, results.BEST, "weights")
+    _print(console, ", ".join(str(folder / name) for name in names))
 
 
 class _Lines(Listener):

@@ -16,7 +16,7 @@ from psfleet.manifests.certificates_folder import certificates_folder
 from psfleet.processes import command
 from psfleet.processes.child import MODULES
 from psfleet.run_folder import HOSTS, claimed, default_folder
-from psfleet.service import settings
+from psfleet.service import process_environment, settings
 
 Tls = Annotated[
     Path | None,
@@ -47,7 +47,7 @@ def task(
     as_json: Annotated[bool, typer.Option("--json", help="Log JSON lines instead of text.")] = False,
 ) -> None:
     """Run one process of a fleet in the foreground; role, index and ps may come from TF_CONFIG."""
-    settings.require_tensorflow()
+    process_environment.require_tensorflow()
     loaded = load_job(job, overrides or ())
     found = task_of(loaded, Wanted(role, index, ps, address), settings.tf_config())
     certificates = _certificates(loaded, found.role, tls)

@@ -1,4 +1,4 @@
-"""Calls the control plane of a parameter server."""
+"""Calls the control plane of a parameter server, or of a loader, which has two of its methods."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ REFUSALS = (
 
 
 class PsClient:
-    """The control plane of one ps, with an identity under mutual TLS.
+    """The control plane of one ps, or of a process of another role, with an identity under mutual TLS.
 
     Every method raises `LostPeerError` if the ps does not reply in time, `BadJobError` if it refuses, and
     `ReplacedError` if another process has the worker index of this one.
     """
 
-    def __init__(self, address: Address, run: str, identity: Identity | None = None) -> None:
+    def __init__(self, address: Address, run: str, identity: Identity | None = None, role: str = "ps") -> None:
         self.address = address
+        self._role = role
         self._caller = pb.Caller(run=run, version=psfleet.__version__)
         self._identity = identity
         self._numbers = itertools.count(1)
@@ -48,7 +49,7 @@ class PsClient:
 
     def _connect(self) -> None:
         self._bundle = self._identity.current() if self._identity is not None else None
-        self._channel = channel(self.address.control, "ps", self._identity)
+        self._channel = channel(self.address.control, self._role, self._identity)
         self._stub = control_pb2_grpc.ShardControlStub(self._channel)
 
     def identify(self, member: pb.Member) -> None:
@@ -222,7 +223,7 @@ class PsClient:
 
     def _error(self, error: Any) -> PsfleetError:
         """What the end of a call with an error means."""
-        details = f"ps at {self.address.control}: {error.details()}"
+        details = f"{self._role} at {self.address.control}: {error.details()}"
         if error.code() in REFUSALS:
             return BadJobError(details)
         if error.code() == grpc.StatusCode.ABORTED:
@@ -232,7 +233,7 @@ class PsClient:
 
     def _closed(self) -> LostPeerError:
         """The meaning of a ValueError, which is gRPC's for a closed channel: another thread has closed this client."""
-        return LostPeerError(f"ps at {self.address.control}: the connection is closed")
+        return LostPeerError(f"{self._role} at {self.address.control}: the connection is closed")
 
     def _renew(self) -> None:
         """Reconnects with the new certificate if the one of this channel has been replaced."""

@@ -6,6 +6,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import grpc
 
@@ -31,11 +32,15 @@ class ClientServicer(control_pb2_grpc.FleetControlServicer):
     Args of the constructor:
         access: Of this fleet.
         drop: Drops the sessions of a TensorFlow job on this process's server.
-        meet: With TLS, makes a client reachable for this process's TensorFlow, by its index and address.
+        meet: With TLS, makes a client, of this index and address, reachable for this process's TensorFlow during a
+            session.
     """
 
     def __init__(
-        self, access: FleetAccess, drop: Callable[[str], None], meet: Callable[[int, str], None] | None = None
+        self,
+        access: FleetAccess,
+        drop: Callable[[str], None],
+        meet: Callable[[int, str], AbstractContextManager[None]] = lambda index, address: nullcontext(),
     ) -> None:
         self._access = access
         self._drop = drop
@@ -52,13 +57,6 @@ class ClientServicer(control_pb2_grpc.FleetControlServicer):
         """See control.proto."""
         if problem := self._problem(request):
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, problem)
-        if self._meet is not None:
-            try:
-                self._meet(request.index, request.address)
-            except BadJobError as error:
-                context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-            except LostPeerError as error:
-                context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         ended = threading.Event()
         if not context.add_callback(ended.set):
             return
@@ -66,11 +64,18 @@ class ClientServicer(control_pb2_grpc.FleetControlServicer):
             message = f"{MAX_SESSIONS} sessions of clients are open, expected fewer"
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
         try:
-            yield pb.AttendReply()
-            ended.wait()
+            with self._meet(request.index, request.address):
+                try:
+                    yield pb.AttendReply()
+                    ended.wait()
+                finally:
+                    self._drop(request.job)
+        except BadJobError as error:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        except LostPeerError as error:
+            context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         finally:
             self._count(-1)
-            self._drop(request.job)
 
     def _problem(self, request: pb.AttendRequest) -> str:
         """Why a session is refused; empty if it is not."""

@@ -23,7 +23,7 @@ CHANNEL_OPTIONS = (
     ("grpc.enable_http_proxy", 0),
 )
 
-_ROLES = frozenset({b"ps", b"worker", b"client"})
+_ROLES = frozenset({b"ps", b"worker", b"loader", b"client"})
 _WORKER = frozenset({b"worker"})
 _WORKER_OR_CLIENT = frozenset({b"worker", b"client"})
 CALLERS = {

@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
+import grpc
+
 from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import PsClient
-from psfleet.errors import BadJobError, DeadlineError, LostPeerError, PsfleetError, ReplacedError
+from psfleet.errors import DONE, BadJobError, DeadlineError, LostPeerError, NoAnswerError, PsfleetError, ReplacedError
 from psfleet.polling import wait_until
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ AGAIN_SECS = 1.0
 """For further attempts once such a ps knows that."""
 LOADERS_SECS = 1.0
 """For an answer of the loaders, all at once: one may be frozen."""
+RELEASE_SECS = 10.0
+"""Retry window for the end of loaders in containers, one of which may be starting again."""
 
 
 class FleetClient:
@@ -40,7 +44,7 @@ class FleetClient:
         loaders: Sequence[Address] = (),
     ) -> None:
         self.ps = [PsClient(address, run, identity) for address in addresses]
-        self._loaders = [PsClient(address, run, identity) for address in loaders]
+        self._loaders = [PsClient(address, run, identity, "loader") for address in loaders]
         self.identity = identity
 
     def __enter__(self) -> Self:
@@ -72,26 +76,47 @@ class FleetClient:
             self.release_loaders(outcome)
         return num_informed
 
-    def describe_loaders(self) -> list[pb.ShardState | None]:
-        """Process and cause of the restart of each loader; None where it does not answer."""
-        return self._call_loaders(lambda client: client.describe(LOADERS_SECS))
+    def describe_loaders(self) -> list[pb.ShardState | NoAnswerError | None]:
+        """Process and cause of the restart of each loader; None where it is not reached."""
+        replies = self._call_loaders(lambda client: client.describe(LOADERS_SECS), self._loaders)
+        return [reply if isinstance(reply, (pb.ShardState, NoAnswerError)) else None for reply in replies]
 
     def release_loaders(self, outcome: pb.Outcome) -> None:
-        """Ends the loaders; one that cannot be reached is left to its launcher."""
-        self._call_loaders(lambda client: client.finish(outcome, LOADERS_SECS))
+        """Ends the loaders. One on loopback that cannot be reached is left to its launcher.
 
-    def _call_loaders(self, call: Callable[[PsClient], pb.ShardState]) -> list[pb.ShardState | None]:
-        """Calls all loaders at once; None for each that fails."""
+        The end of a run that failed is told once: several workers do, and the loaders of one may have ended.
+        """
+        pending = self._loaders
 
-        def reply(client: PsClient) -> pb.ShardState | None:
+        def release() -> list[str]:
+            nonlocal pending
+            replies = self._call_loaders(lambda client: client.finish(outcome, LOADERS_SECS), pending)
+            found = zip(pending, replies, strict=True)
+            pending = [client for client, reply in found if not isinstance(reply, pb.ShardState)]
+            return [client.address.control for client in pending if not client.address.loopback_host]
+
+        secs = RELEASE_SECS if outcome.exit_code == DONE else 0.0
+        try:
+            wait_until(release, secs, "every loader to receive the outcome", done=operator.not_)
+        except DeadlineError as error:
+            logger.warning("%s", error)
+
+    def _call_loaders(
+        self, call: Callable[[PsClient], pb.ShardState], loaders: Sequence[PsClient]
+    ) -> list[pb.ShardState | LostPeerError]:
+        """Calls loaders at once; the error of each that fails, `NoAnswerError` if it is there."""
+
+        def reply(client: PsClient) -> pb.ShardState | LostPeerError:
             try:
                 return call(client)
             except PsfleetError as error:
                 logger.debug("a loader does not answer: %s", error)
-                return None
+                cause = error.__cause__
+                is_silent = isinstance(cause, grpc.RpcError) and cause.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+                return NoAnswerError(str(error), LOADERS_SECS) if is_silent else LostPeerError(str(error))
 
-        with ThreadPoolExecutor(max(1, len(self._loaders)), "call-loader") as executor:
-            return list(executor.map(reply, self._loaders))
+        with ThreadPoolExecutor(max(1, len(loaders)), "call-loader") as executor:
+            return list(executor.map(reply, loaders))
 
 
 def finish_each(ps: Sequence[PsClient], end: Callable[[PsClient], object]) -> int:

@@ -27,7 +27,7 @@ from psfleet.platforms.choice import platform, require_known
 from psfleet.platforms.standing.placing import certificates_of, on_fleet
 from psfleet.platforms.standing.platform import standing_platform
 from psfleet.run_folder import HOSTS, LOCAL, Owner, check_owner, claimed, default_folder, owner
-from psfleet.service import settings
+from psfleet.service import process_environment
 
 MODULE = "psfleet.handle.background"
 _ERRORS = {kind.exit_code: kind for kind in (UsageError, BadJobError, NoCheckpointError, ProgramError)}
@@ -201,7 +201,7 @@ def _start_processes(
     certificates: Path | None,
 ) -> None:
     """Starts a run of local processes in a launcher of its own; `certificates` as for `train_resolved`."""
-    settings.require_tensorflow()
+    process_environment.require_tensorflow()
     request = {
         "job": job.model_dump(mode="json"),
         "out": str(path.resolve()),
@@ -227,7 +227,7 @@ def _launch(request: Mapping[str, Any]) -> None:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=problems,
-            env=settings.for_child({}),
+            env=process_environment.for_child({}),
             start_new_session=True,
         )
         # Reaps the launcher when it ends, which may be hours from now.

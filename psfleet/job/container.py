@@ -55,7 +55,8 @@ class Container(Section):
     worker_image: str = Field(
         "psfleet-worker:latest",
         min_length=1,
-        description="Image of workers and spares: `psfleet-worker`, or one built `FROM` it with a program in /program.",
+        description="Image of workers, spares and loaders: `psfleet-worker`, or one built `FROM` it with a program in "
+        "/program.",
     )
     program: Literal["mount", "image"] = Field(
         "mount",
@@ -64,11 +65,12 @@ class Container(Section):
     )
     mounts: list[str] = Field(
         default_factory=list,
-        description="`SOURCE:TARGET` of data that workers read: SOURCE is a folder of the host (docker compose) or the "
-        "name of a PersistentVolumeClaim (Kubernetes), TARGET is an absolute path in the container.",
+        description="`SOURCE:TARGET` of data that workers and loaders read: SOURCE is a folder of the host (docker "
+        "compose) or the name of a PersistentVolumeClaim (Kubernetes), TARGET is an absolute path in the container.",
     )
     ps: Limits = Field(default_factory=Limits, description="Limits of each ps.")
     worker: WorkerLimits = Field(default_factory=WorkerLimits, description="Limits of each worker and spare.")
+    loader: Limits = Field(default_factory=Limits, description="Limits of each loader.")
     storage: Memory = Field("10Gi", description="Size of the volume for checkpoints and results (Kubernetes).")
     storage_class: str | None = Field(
         None, description="StorageClass of that volume; null: the cluster's default (Kubernetes)."

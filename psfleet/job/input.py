@@ -59,7 +59,7 @@ class Input(Section):
         return self
 
 
-def require_loaders(section: Input, fleet: Fleet, tls: bool, is_in_graph: bool) -> None:
+def require_loaders(section: Input, fleet: Fleet, is_in_graph: bool) -> None:
     """Raises ValueError if a job has loaders that its fleet cannot have."""
     if not section.num_loaders:
         return
@@ -69,10 +69,8 @@ def require_loaders(section: Input, fleet: Fleet, tls: bool, is_in_graph: bool) 
             "each worker reads from one loader"
         )
     for field, value, is_refused in (
-        ("tls", "true", tls),
         ("update.replication", "in_graph", is_in_graph),
         ("fleet.parts", fleet.parts, fleet.parts > 1),
-        ("fleet.ps_addresses", "set, as on a standing fleet", fleet.ps_addresses is not None),
     ):
         if is_refused:
             raise ValueError(f"input.from is loaders, expected worker or preload: {field} is {value}")

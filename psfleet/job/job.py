@@ -43,7 +43,7 @@ class Job(JobFields):
         require_update(self.update, self.fleet.replicas)
         if self.update.is_in_graph:
             require_in_graph(self.update, self.quorum, self.fleet.replicas, self.fleet.max_workers)
-        require_loaders(self.input, self.fleet, self.tls, self.update.is_in_graph)
+        require_loaders(self.input, self.fleet, self.update.is_in_graph)
         self._require_devices()
         require_tables(
             self.tables, self.update, self.rules, self.train.accumulate, self.device.replicas, self.fleet.parts

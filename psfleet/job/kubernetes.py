@@ -125,7 +125,7 @@ class Pods(Section):
     def _check_resources(cls, resources: dict[str, int | str]) -> dict[str, int | str]:
         for name in ("memory", "cpu"):
             if name in resources:
-                raise ValueError(f"{name} is in it, expected in container.ps and container.worker")
+                raise ValueError(f"{name} is in it, expected in the section container, by role")
         _require(LABEL_KEY, resources, "names of resources such as nvidia.com/gpu")
         return resources
 
@@ -150,9 +150,14 @@ class PodsByRole(Pods):
         "object store.",
     )
 
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles that have settings."""
+        return ROLES
+
     @model_validator(mode="after")
     def _check_variables(self) -> Self:
-        for role in ROLES:
+        for role in self.roles:
             pods = self.of_role(role)
             for name in pods.env:
                 if name in pods.secret_env:
@@ -160,18 +165,25 @@ class PodsByRole(Pods):
         return self
 
     def of_role(self, role: str) -> Pods:
-        """The settings of the pods of `ps` or `worker`, those of both roles included."""
+        """The settings of the pods of a role, those of all roles included."""
         own: Pods = getattr(self, role)
         return Pods(**{name: _merged(getattr(self, name), getattr(own, name)) for name in Pods.model_fields})
 
 
 class Kubernetes(PodsByRole):
-    """Fleets on Kubernetes. Settings of pods apply to both roles; `ps` and `worker` add to them. Ignored elsewhere."""
+    """Fleets on Kubernetes. Settings of pods apply to all roles; `ps`, `worker` and `loader` add to them. Ignored
+    elsewhere."""
 
+    loader: Pods = Field(default_factory=Pods, description="Of loaders only; in the same way.")
     job_labels: Labels = Field(
         default_factory=dict, description="Labels of all Jobs, for example `kueue.x-k8s.io/queue-name`."
     )
     job_annotations: Annotations = Field(default_factory=dict, description="Annotations of all Jobs.")
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """See PodsByRole."""
+        return (*ROLES, "loader")
 
 
 def _merged(shared: Any, own: Any) -> Any:
@@ -186,14 +198,14 @@ def require_own_folders(section: PodsByRole, mounts: Iterable[str]) -> None:
     """Checks that each folder of `secret_files` has no other files: a pod cannot mount two volumes in one folder.
 
     Args:
-        mounts: `container.mounts`, which workers have.
+        mounts: `container.mounts`, which workers and loaders have.
 
     Raises:
         ValueError: One has.
     """
     targets = [_folder(mount) for mount in mounts]
-    for role in ROLES:
-        taken = {SHARED_FOLDER, *(targets if role == "worker" else ())}
+    for role in section.roles:
+        taken = {SHARED_FOLDER, *(targets if role != "ps" else ())}
         for folder in map(_folder, section.of_role(role).secret_files):
             if folder in taken or any(f"{folder}/".startswith(f"{own}/") for own in OWN_FOLDERS):
                 raise ValueError(

@@ -87,6 +87,10 @@ class GraphProgram:
             the sum of a mask. Only used where a worker divides its batch over several devices (`device.replicas`), to
             average their losses, each by its weight. None: all examples count alike in each loss.
         train: As in `KerasProgram`, with examples of any structure.
+        predict: Maps features to predictions with the variables of the loss, for `psfleet predict` and `export`. The
+            features are a batch as for `loss`; if examples are tuples such as `(x, y)`, the first component alone.
+            The predictions are a tensor, or a dict or list of tensors, of shape `[batch, ...]` each. None: the program
+            cannot predict.
         evaluate: Returns a finite `tf.data.Dataset` of unbatched examples; None: no evaluation.
         optimizer: As in `KerasProgram`.
     """
@@ -94,6 +98,7 @@ class GraphProgram:
     loss: LossFunction | None = None
     losses: Mapping[str, tuple[LossFunction, str]] | None = None
     loss_weight: LossFunction | None = None
+    predict: Callable[[Any], Any] | None = None
     train: Callable[[int, int], tf.data.Dataset]
     evaluate: Callable[[], tf.data.Dataset] | None = None
     optimizer: keras.optimizers.Optimizer | None = None
@@ -106,7 +111,7 @@ class GraphProgram:
             raise ProgramError("GraphProgram has loss and losses, expected one of the two")
         else:
             check_losses(self.losses)
-        _check_callables(self, ("train", "evaluate", "loss_weight"))
+        _check_callables(self, ("train", "evaluate", "loss_weight", "predict"))
 
     @property
     def named_losses(self) -> dict[str, LossFunction]:
@@ -134,20 +139,9 @@ def load_program(job: Job, folder: Path) -> KerasProgram | GraphProgram:
         BadJobError: The job watches a metric, and the program has no evaluation data; or the job's optimizer is that of
             the program, which has none; or its optimizers are not those of the program's losses.
     """
-    module_name, _, name = job.program.partition(":")
-    _search_first(str(folder.resolve()), module_name)
+    build = load_callable(job, folder)
+    name = job.program.partition(":")[2]
     prefix = f"program {job.program!r}"
-    try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
-        if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
-            message = f"{prefix}: no module {error.name!r} in {folder} or on the Python path"
-            raise ProgramError(message) from error
-        raise failure(job, f"import {module_name}", error) from error
-    build = getattr(module, name, None)
-    if not callable(build):
-        found = "nothing of that name" if build is None else f"{type(build).__name__}"
-        raise ProgramError(f"{prefix}: {module.__file__} has {found} at {name!r}, expected a callable")
     try:
         inspect.signature(build).bind(**job.options)
     except (TypeError, ValueError) as error:
@@ -167,10 +161,33 @@ def load_program(job: Job, folder: Path) -> KerasProgram | GraphProgram:
     return program
 
 
+def load_callable(job: Job, folder: Path) -> Callable[..., Any]:
+    """Imports `job.program`, searching `folder` first.
+
+    Raises:
+        ProgramError: The module or callable does not exist, or the import raised an exception.
+    """
+    module_name, _, name = job.program.partition(":")
+    _search_first(str(folder.resolve()), module_name)
+    prefix = f"program {job.program!r}"
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
+            message = f"{prefix}: no module {error.name!r} in {folder} or on the Python path"
+            raise ProgramError(message) from error
+        raise failure(job, f"import {module_name}", error) from error
+    build = getattr(module, name, None)
+    if not callable(build):
+        found = "nothing of that name" if build is None else f"{type(build).__name__}"
+        raise ProgramError(f"{prefix}: {module.__file__} has {found} at {name!r}, expected a callable")
+    return build
+
+
 def _check_callables(program: KerasProgram | GraphProgram, fields: tuple[str, ...]) -> None:
     for field in fields:
         value = getattr(program, field)
-        if not callable(value) and not (field in ("evaluate", "loss_weight") and value is None):
+        if not callable(value) and not (field in ("evaluate", "loss_weight", "predict") and value is None):
             raise ProgramError(f"{type(program).__name__}.{field} is {value!r}, expected a function")
 
 

@@ -71,21 +71,28 @@ def require_tables(
     """
     if not tables:
         return
-    if update.mode == "averaging":
-        raise ValueError("update.mode is averaging, expected sync, async or ssp with tables")
-    if update.is_in_graph:
-        raise ValueError("update.replication is in_graph, expected between_graph with tables")
-    if accumulate > 1:
-        raise ValueError(f"train.accumulate is {accumulate}, expected 1 with tables")
-    if towers != 1:
-        raise ValueError(f"device.replicas is {towers}, expected 1 with tables")
-    if parts != 1:
-        raise ValueError(f"fleet.parts is {parts}, expected 1 with tables: rows are read on the first part alone")
-    if "" not in rules:
-        raise ValueError("optimizers is set, expected optimizer with tables: all losses would move a row")
+    decay = rules[""].weight_decay if "" in rules else None
+    refused: list[tuple[bool, str, str]] = [
+        (
+            update.mode == "averaging",
+            "update.mode is averaging, expected sync, async or ssp",
+            "a worker keeps no rows for local steps",
+        ),
+        (
+            update.is_in_graph,
+            "update.replication is in_graph, expected between_graph",
+            "each worker reads rows as a client",
+        ),
+        (accumulate > 1, f"train.accumulate is {accumulate}, expected 1", "microbatches add up dense gradients only"),
+        (towers != 1, f"device.replicas is {towers}, expected 1", "devices average dense gradients only"),
+        (parts != 1, f"fleet.parts is {parts}, expected 1", "rows are read on the first part alone"),
+        ("" not in rules, "optimizers is set, expected optimizer", "all losses would move a row"),
+        (bool(decay), f"optimizer.weight_decay is {decay}, expected null", "it would move all rows"),
+    ]
+    for is_refused, found, why in refused:
+        if is_refused:
+            raise ValueError(f"{found} with tables: {why}")
     (rule,) = rules.values()
-    if rule.weight_decay:
-        raise ValueError(f"optimizer.weight_decay is {rule.weight_decay:g}, expected null with tables")
     for key, table in tables.items():
         if table.optimizer is None and rule.name not in RULES:
             raise ValueError(

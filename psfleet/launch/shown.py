@@ -29,13 +29,16 @@ class ShownPlatform(Protocol):
         """See `WatchedPlatform`."""
 
 
-def require(platform: ShownPlatform, name: str) -> list[Member]:
+def require(platform: ShownPlatform, name: str, with_notes: bool = False) -> list[Member]:
     """The members of a fleet.
+
+    Args:
+        with_notes: See `WatchedPlatform.members`.
 
     Raises:
         UsageError: There are none.
     """
-    members = platform.members(name)
+    members = platform.members(name, with_notes)
     if not members:
         raise UsageError(
             f"no fleet {name} {platform.where}, expected one that `psfleet up` or `psfleet fleet up` started"

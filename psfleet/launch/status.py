@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from psfleet.errors import SIGNAL_BASE, LostPeerError, UsageError
 from psfleet.launch.logs import fleet_table, with_indices
-from psfleet.launch.platform import TRAINING, Member
+from psfleet.launch.platform import Member
 from psfleet.launch.shown import ShownPlatform, require
 from psfleet.service.logs import last_failure
 
+TABLES = {"ps": "ps", "chief": "workers", "worker": "workers"}
+"""By role, the list in the chief's table of the fleet that has its members; loaders are not in it."""
 FAILURE_LINES = 50
 """Lines at the end of a member's log in which its failure is looked for."""
 
@@ -22,7 +24,7 @@ class TaskStatus:
 
     Attributes:
         fleet, index, name, state, health: As `Member` has them.
-        role: ps, chief, worker or spare; tensorboard and the like for what is not part of the training.
+        role: ps, loader, chief, worker or spare; tensorboard and the like for what is not part of the training.
         step: Global step of its parameters; None: not known (yet).
         rate: Examples per second of a worker, updates per second of a ps; None: not known.
         restarts: How often it was started again.
@@ -47,9 +49,12 @@ def statuses(platform: ShownPlatform, name: str | None) -> list[TaskStatus]:
     Raises:
         UsageError: There is no such fleet.
     """
-    if name is not None:
-        require(platform, name)
-    members = platform.members(name, with_notes=True)
+    if name is None:
+        return _rows(platform, platform.members(None, with_notes=True))
+    return _rows(platform, require(platform, name, with_notes=True))
+
+
+def _rows(platform: ShownPlatform, members: Sequence[Member]) -> list[TaskStatus]:
     rows = []
     for fleet in dict.fromkeys(member.fleet for member in members):
         own = [member for member in members if member.fleet == fleet]
@@ -60,7 +65,7 @@ def statuses(platform: ShownPlatform, name: str | None) -> list[TaskStatus]:
 
 def standing_statuses(platform: ShownPlatform, name: str | None) -> list[TaskStatus]:
     """As `statuses`, but empty if there is no such fleet."""
-    return statuses(platform, name) if platform.members(name) else []
+    return _rows(platform, platform.members(name, with_notes=True))
 
 
 def container_statuses(place: ShownPlatform, name: str | None, is_optional: bool, here: str) -> list[TaskStatus]:
@@ -84,7 +89,7 @@ def container_statuses(place: ShownPlatform, name: str | None, is_optional: bool
 
 
 def _status(platform: ShownPlatform, member: Member, table: Mapping[str, Any]) -> TaskStatus:
-    rows = table.get("ps" if member.role == "ps" else "workers", ()) if member.role in TRAINING else ()
+    rows = table.get(TABLES.get(member.role, ""), ())
     row: Mapping[str, Any] = next((row for row in rows if row["index"] == member.index), {})
     return TaskStatus(
         fleet=member.fleet,

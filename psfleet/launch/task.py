@@ -13,7 +13,7 @@ from psfleet.errors import BadJobError, UsageError
 from psfleet.job.job import Job
 from psfleet.manifests import container
 from psfleet.processes.own_host import own_host
-from psfleet.service import settings
+from psfleet.service import process_environment, settings
 
 WORKER_PORT, WORKER_STRIDE = 2300, 4
 """TensorFlow's port of worker 0 if none is given, and the distance to the next worker's: several may share a host."""
@@ -65,7 +65,8 @@ def task_of(job: Job, wanted: Wanted, config: TfConfig | None) -> HostTask:
         BadJobError: The number of ps is not `fleet.ps`, or the job has loaders.
         LostPeerError: The own address of a worker cannot be found, because no ps can be resolved.
     """
-    container.require_own_input(job)
+    if job.input.num_loaders:
+        raise BadJobError("input.from is loaders, expected worker or preload: `psfleet task` starts no loaders")
     known = config if config is not None and config.ps else TfConfig(())
     ps = _ps(job, wanted, known)
     role = _agreed("--role", wanted.role, known.role or None)
@@ -102,7 +103,7 @@ def environment(
         settings.LOG: settings.TEXT if is_text else "",
         settings.FLEET: "",
     }
-    return settings.for_child(variables)
+    return process_environment.for_child(variables)
 
 
 def _agreed(option: str, wanted: T | None, configured: T | None) -> T:

@@ -123,7 +123,7 @@ def save_logs(platform: Platform, name: str, members: Sequence[Member], folder: 
         first = next(lines, None)
         if first is None:
             continue
-        role = "ps" if member.role == "ps" else "worker"
+        role = member.role if member.role in ("ps", "loader") else "worker"
         path = folder.log(role, member.index) if member.index is not None else folder.path / LOGS / f"{member.name}.log"
         with path.open("a", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in chain([first], lines))

@@ -22,25 +22,35 @@ def start(platform: Platform, request: Request) -> None:
         UsageError: A fleet of this name trains another version of the job, or trains while a fresh one is requested.
         BadJobError: The results of an earlier run are to be deleted from a store that this machine may not use.
     """
-    name = request.job.name
-    members = platform.members(name)
-    chief = chief_of(members)
-    if chief is not None and chief.state != "created":
-        is_same = platform.job(name) == request.job
-        if not chief.is_over:
-            if request.fresh:
-                raise UsageError(f"--fresh: fleet {name} runs, expected one that was ended by `psfleet down {name}`")
-            if not is_same:
-                raise UsageError(f"fleet {name} runs another version of the job: `psfleet down {name}` ends it first")
-            return
-        is_permanent = any(member.ends_run for member in members)
-        if is_same and not request.fresh and (chief.exit_code == DONE or is_permanent):
-            return
+    if is_started(platform, request):
+        return
     if request.fresh:
         # What is refused deletes nothing.
         platform.check(request)
         delete_stored(request.job)
     platform.apply(request)
+
+
+def is_started(platform: Platform, request: Request) -> bool:
+    """Whether a fleet needs no start; see `start`.
+
+    Raises:
+        UsageError: As `start`.
+    """
+    name = request.job.name
+    members = platform.members(name)
+    chief = chief_of(members)
+    if chief is None or chief.state == "created":
+        return False
+    is_same = platform.job(name) == request.job
+    if not chief.is_over:
+        if request.fresh:
+            raise UsageError(f"--fresh: fleet {name} runs, expected one that was ended by `psfleet down {name}`")
+        if not is_same:
+            raise UsageError(f"fleet {name} runs another version of the job: `psfleet down {name}` ends it first")
+        return True
+    is_permanent = any(member.ends_run for member in members)
+    return is_same and not request.fresh and (chief.exit_code == DONE or is_permanent)
 
 
 def scale(platform: Platform, name: str, workers: int) -> None:

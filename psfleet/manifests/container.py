@@ -1,9 +1,10 @@
-"""Paths, ports and environment of ps and workers in any container."""
+"""Paths, ports and environment of ps, workers and loaders in any container."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from psfleet.addresses import CONTROL_OFFSET, DATA_PORT, METRICS_OFFSET, TUNNEL_OFFSET, Address
-from psfleet.errors import BadJobError
 from psfleet.job.job import Job
 from psfleet.service import settings
 
@@ -30,12 +31,15 @@ METRICS_PORT = DATA_PORT + METRICS_OFFSET
 TUNNEL_PORT = DATA_PORT + TUNNEL_OFFSET
 """The only port of the data plane with `tls: true`."""
 
+LOADER = ("/usr/bin/tini", "--", "python", "-m", "worker_service.loader")
+"""The process of a loader, in the image of workers."""
+
 USER = 10001
 """User id of the images; any other works too, since only /out and /tmp are written to."""
 
 
-def environment(job: Job, run: str, ps: list[Address]) -> dict[str, str]:
-    """The environment of every ps and worker, without the job, its index and its address."""
+def environment(job: Job, run: str, ps: Sequence[Address], loaders: Sequence[Address] = ()) -> dict[str, str]:
+    """The environment of every ps, worker and loader, without the job, its index and its address."""
     common = {
         settings.RUN: run,
         settings.PS: ",".join(address.data for address in ps),
@@ -43,20 +47,9 @@ def environment(job: Job, run: str, ps: list[Address]) -> dict[str, str]:
         settings.OUT: OUT,
         settings.METRICS_PORT: str(METRICS_PORT),
     }
+    if loaders:
+        common[settings.LOADERS] = ",".join(address.data for address in loaders)
     return {**common, settings.TLS: TLS} if job.tls else common
-
-
-def require_own_input(job: Job) -> None:
-    """Refuses a job with loaders.
-
-    Raises:
-        BadJobError: It has them.
-    """
-    if job.input.num_loaders:
-        raise BadJobError(
-            "input.from is loaders, expected worker or preload in containers and in `psfleet task`: only `psfleet "
-            "train` starts loaders"
-        )
 
 
 def hold(paused: bool) -> dict[str, str]:

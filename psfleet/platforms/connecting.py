@@ -12,7 +12,7 @@ from psfleet.errors import BadJobError, UsageError
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.platforms.standing.placing import certificates_of, reached
 from psfleet.processes.ports import free_addresses
-from psfleet.service import settings
+from psfleet.service import process_environment, settings
 from psfleet.tls.data_plane import Direct
 from psfleet.tls.fleet_plane import lasting_plane
 
@@ -40,7 +40,7 @@ def connect(name: str | None = None) -> Fleet:
         BadJobError: The fleet is of another version of psfleet; or with TLS, the certificate or stunnel is missing.
     """
     access, credentials = _access(name)
-    settings.prepare_tensorflow()
+    process_environment.prepare_tensorflow()
     from psfleet.tf.client import Fleet
     from psfleet.tf.client.own_server import own_server
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 
 from psfleet.errors import SIGNAL_BASE
-from psfleet.service import settings
+from psfleet.service import process_environment
 
 GRACE_SECS = 5.0
 """Until a script that does not end at SIGTERM is killed."""
@@ -26,8 +26,8 @@ def run(command: list[str], await_end: Callable[[], None]) -> int:
     Returns:
         Its exit code, 128 + n for signal n.
     """
-    environment = settings.for_child({})
-    settings.prepare_tensorflow(environment)
+    environment = process_environment.for_child({})
+    process_environment.prepare_tensorflow(environment)
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda received, _: child.send_signal(received))

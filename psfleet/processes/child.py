@@ -12,18 +12,25 @@ from typing import Any
 from psfleet import errors
 from psfleet.processes import fork_client
 from psfleet.processes.command import Command, Process
-from psfleet.service import settings
+from psfleet.service import process_environment, settings
 from psfleet.service.logs import is_event, last_failure, parse_line, tail
 
 SAVED_EVENTS = frozenset({"progress", "checkpoint", "verified", "evaluation"})
 """Events of the chief's log after which a run that is stopped has something to save or to finish."""
 TRIAL_WORKER = "trial worker"
 """Role of the workers of a study."""
+PREDICTION_WORKER = "prediction worker"
+"""Role of the workers of `psfleet predict`."""
+FRONT, MEMBER = "front", "member"
+"""Roles of the processes of a service."""
 MODULES = {
     "ps": "ps_service",
     "worker": "worker_service",
     "loader": "worker_service.loader",
     TRIAL_WORKER: "worker_service.trial",
+    PREDICTION_WORKER: "worker_service.predictions",
+    FRONT: "worker_service.front",
+    MEMBER: "worker_service.member",
 }
 PRELOADED = ("ps_service", "worker_service")
 """Packages that a fork server imports before it forks."""
@@ -34,7 +41,7 @@ class Task:
     """A task of the fleet, ps 0 or worker 1, and its present or last process.
 
     Attributes:
-        role: ps, worker, loader or trial worker.
+        role: A key of `MODULES`.
         index: Within the role.
         environment: Variables of the process, in addition to the launcher's own environment.
         log: The file to which the process prints; a restarted one appends to it.
@@ -62,7 +69,7 @@ class Task:
         variables = {**self.environment, settings.PARENT: str(os.getpid()), settings.CAUSE: cause}
         # A fork server creates the log later than the reader that follows it may open it.
         self.log.touch()
-        command = Command(MODULES[self.role], self.name, settings.for_child(variables), self.log)
+        command = Command(MODULES[self.role], self.name, process_environment.for_child(variables), self.log)
         self.process = fork_client.start(command, PRELOADED)
 
     def exit_code(self) -> int | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from psfleet.processes.command import Command, Process
-from psfleet.service import settings
+from psfleet.service import process_environment, settings
 
 logger = logging.getLogger("psfleet.launch")
 
@@ -131,7 +131,7 @@ class ForkServer:
                 [sys.executable, "-P", "-m", SERVER, str(os.getpid()), str(theirs.fileno()), *modules],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                env=settings.for_child({}), start_new_session=True,
+                env=process_environment.for_child({}), start_new_session=True,
             )  # fmt: skip
         return cls(Connection(ours.detach()), process)
 

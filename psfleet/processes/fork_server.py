@@ -37,7 +37,7 @@ from typing import Any
 
 import numpy as np
 
-from psfleet.service import settings
+from psfleet.service import process_environment, settings
 from psfleet.service.children import PR_SET_NAME
 from psfleet.service.library_variables import read_at_start
 from psfleet.service.process import STOP_SIGNALS, die_with
@@ -55,7 +55,7 @@ def preload(modules: Sequence[str]) -> None:
 
     A module that cannot be imported fails again in the child that needs it, whose log has the reason.
     """
-    settings.prepare_tensorflow()
+    process_environment.prepare_tensorflow()
     # The collector would scan the growing set of modules again and again: 0.8 of 4.7 CPU seconds.
     gc.disable()
     for module in LATE_IMPORTS:
@@ -105,7 +105,7 @@ def become(request: Request) -> None:
     die_with(int(request["environment"][settings.PARENT]))
     os.setsid()
     os.chdir(request["folder"])
-    settings.replace_environment(request["environment"])
+    process_environment.replace_environment(request["environment"])
     # Python reseeds its own `random` after a fork (random.py), NumPy does not.
     np.random.seed()
     _set_title(request["title"])
@@ -116,7 +116,7 @@ def become(request: Request) -> None:
 def _fork(connection: Connection, children: dict[int, int], request: dict[str, Any]) -> bool:
     """Forks a process for a request, or refuses it; returns whether this is the forked process."""
     environment = request["environment"]
-    settings.prepare_tensorflow(environment)
+    process_environment.prepare_tensorflow(environment)
     differing = sorted({name for name, _ in read_at_start(environment) ^ read_at_start()})
     if differing:
         _reply(connection, request, refused=f"{', '.join(differing)} differ from this server's")

@@ -27,7 +27,9 @@ class Event(Record):
     time: float = Field(description="Unix time in seconds.")
     role: str = Field(description="Role of the process: ps, chief, worker, spare or loader.")
     index: Count = Field(description="Index of the process in its role.")
-    kind: str = Field(description="`restarted`, `program_changed`, `evaluation_skipped`, `checkpoint_failed`, …")
+    kind: str = Field(
+        description="`restarted`, `unresponsive`, `program_changed`, `evaluation_skipped`, `checkpoint_failed`, …"
+    )
     cause: str = Field(description="Cause of the event, in one line.")
     steps_lost: Count = Field(0, description="Number of applied steps that were lost and have to be repeated.")
     generation: Count = Field(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from psfleet.addresses import LOADER_HOST, LOOPBACK
 from psfleet.service.channel_options import TENSORFLOW
 
 MEMORY = {
@@ -22,6 +23,9 @@ FOR_TENSORFLOW = {
 }
 """Read by TensorFlow: its log is quiet, channels between its servers detect an unresponsive peer, and Keras uses it."""
 
+NO_GRPC_PROXY, NO_PROXY = "no_grpc_proxy", "no_proxy"
+"""gRPC reads the second one unless the first one is set. Other libraries know the second one only."""
+
 _READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "TF_", "KERAS_", "CUDA_", "NVIDIA_", "XLA_", "OMP_", "OPENBLAS_", "GRPC_")
 _READ_LATER = "TF_CONFIG"
 
@@ -30,3 +34,15 @@ def read_at_start(environ: Mapping[str, str] | None = None) -> set[tuple[str, st
     """(name, value) of what the interpreter, glibc and TensorFlow read once, when loaded; they read TF_CONFIG later."""
     env = os.environ if environ is None else environ
     return {item for item in env.items() if item[0].startswith(_READ_AT_START) and item[0] != _READ_LATER}
+
+
+def for_loaders(environ: Mapping[str, str], loaders: str) -> dict[str, str]:
+    """The variable by which the clients of tf.data service, whose channels have no options, use no proxy.
+
+    Args:
+        environ: Of this process.
+        loaders: `HOST:PORT,...` of the run's loaders; empty: it has none, and there is no variable.
+    """
+    hosts = [address.rpartition(":")[0] for address in loaders.split(",") if address]
+    known = environ.get(NO_GRPC_PROXY) or environ.get(NO_PROXY)
+    return {NO_GRPC_PROXY: ",".join([*filter(None, [known]), LOOPBACK, LOADER_HOST, *hosts])} if hosts else {}

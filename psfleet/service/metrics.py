@@ -14,12 +14,13 @@ from typing import Literal
 
 PREFIX = "psfleet_"
 COMMON_LABELS = ("run", "role", "index")
-"""Labels of every metric: the run, and role (ps, chief, worker, spare) and index of the exporting process."""
+"""Labels of every metric: the run, and role (ps, chief, worker, spare, loader) and index of the exporting process."""
 
 PS = ("ps",)
 CHIEF = ("chief",)
 WORKERS = ("chief", "worker", "spare")
 ALL = (*PS, *WORKERS)
+LOADER = ("loader",)
 
 Kind = Literal["counter", "gauge", "histogram"]
 
@@ -59,7 +60,9 @@ def _metric(
     return METRICS[-1]
 
 
-BUILD_INFO = _metric("build_info", "gauge", "", ALL, "Always 1; the label is the version of psfleet.", ("version",))
+BUILD_INFO = _metric(
+    "build_info", "gauge", "", (*ALL, *LOADER), "Always 1; the label is the version of psfleet.", ("version",)
+)
 STEP = _metric("step", "gauge", "steps", ALL, "Global step of the shard (ps) or of the local parameters (workers).")
 TARGET_STEP = _metric("target_step", "gauge", "steps", ALL, "Final step, at which training ends.")
 GENERATION = _metric(

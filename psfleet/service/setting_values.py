@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from psfleet.addresses import Address
 from psfleet.errors import BadJobError
+from psfleet.job.service_access import ServiceAccess
 from psfleet.job.trial_access import TrialAccess
 
 
@@ -81,3 +83,22 @@ def choice(name: str, text: str, value: str) -> bool:
 def trial_access(name: str, text: str) -> TrialAccess | None:
     """Access to a study, or None if the variable is empty; raises BadJobError."""
     return TrialAccess.from_json(*document(name, text, "access to a study")) if text else None
+
+
+def service_access(name: str, text: str) -> ServiceAccess | None:
+    """Access to a service, or None if the variable is empty; raises BadJobError."""
+    return ServiceAccess.from_json(*document(name, text, "access to a service")) if text else None
+
+
+def index(env: Mapping[str, str], own: str, of_job: tuple[str, str], tf_config_index: int | None) -> int:
+    """The index of this process: of psfleet's own variable, or of an Indexed Job, or of TF_CONFIG; -1 without any.
+
+    Args:
+        own: psfleet's own variable.
+        of_job: The variable that Kubernetes sets, and the one with what is added to it.
+    """
+    if env.get(own):
+        return integer(own, env[own])
+    if env.get(of_job[0]):
+        return sum(integer(name, env.get(name) or "0") for name in of_job)
+    return -1 if tf_config_index is None else tf_config_index

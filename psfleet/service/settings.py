@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from psfleet.addresses import DATA_PORT, Address, TfConfig, parse_tf_config
-from psfleet.errors import BadJobError, UsageError
+from psfleet.errors import BadJobError
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.job import Job, job_from_json
 from psfleet.job.sections import Device
+from psfleet.job.service_access import ServiceAccess
 from psfleet.job.trial_access import TrialAccess
 from psfleet.service import setting_values as values
-from psfleet.service.library_variables import FOR_TENSORFLOW, MEMORY
 
 JOB = "PSFLEET_JOB"
 FLEET = "PSFLEET_FLEET"
 """The standing fleet of a process or client: JSON, or the path of a file."""
 TRIALS = "PSFLEET_TRIALS"
+SERVICE = "PSFLEET_SERVICE"
 PROGRAM_FOLDER = "PSFLEET_PROGRAM_FOLDER"
 RUN = "PSFLEET_RUN"
 INDEX = "PSFLEET_INDEX"
@@ -83,6 +83,7 @@ class Settings:
         fleet: The standing fleet that this process belongs to; None: it belongs to a run's fleet.
         is_held: Whether the chief holds a new attempt of the run at the step that it starts from: see `psfleet.start`.
         trials: The study whose trials this worker takes; None: it takes none.
+        service: The service that this front or member belongs to; None: it belongs to none.
     """
 
     job: Job | None
@@ -104,6 +105,7 @@ class Settings:
     fleet: FleetAccess | None = None
     is_held: bool = False
     trials: TrialAccess | None = None
+    service: ServiceAccess | None = None
     loaders: tuple[Address, ...] = ()
 
     @property
@@ -128,7 +130,7 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         job=job_from_json(*values.document(JOB, env[JOB], "a resolved job")) if env.get(JOB) else None,
         program_folder=Path(env.get(PROGRAM_FOLDER) or "."),
         run=values.identifier(RUN, env.get(RUN, "")),
-        index=_index(env, config.index),
+        index=values.index(env, INDEX, (COMPLETION_INDEX, FIRST_INDEX), config.index),
         ps=tuple(values.address(PS, text) for text in env[PS].split(",")) if env.get(PS) else config.ps,
         address=values.address(ADDRESS, env.get(ADDRESS) or own_address),
         out=Path(env.get(OUT) or "."),
@@ -144,6 +146,7 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         fleet=fleet_access(env),
         is_held=values.choice(HOLD, env.get(HOLD, ""), HELD_AT_START),
         trials=values.trial_access(TRIALS, env.get(TRIALS, "")),
+        service=values.service_access(SERVICE, env.get(SERVICE, "")),
         loaders=tuple(values.address(LOADERS, text) for text in env.get(LOADERS, "").split(",") if text),
     )
 
@@ -200,51 +203,9 @@ def variables(names: Iterable[str], environ: Mapping[str, str] | None = None) ->
     return {name: env[name] for name in names if env.get(name)}
 
 
-def for_child(variables: Mapping[str, str]) -> dict[str, str]:
-    """Environment of a service process: MEMORY, overridden by this process's environment, then by `variables`."""
-    return {**MEMORY, **os.environ, **variables}
-
-
-def require_tensorflow() -> None:
-    """Checks that TensorFlow is installed, without importing it, which takes seconds.
-
-    Raises:
-        UsageError: TensorFlow is not installed.
-    """
-    if find_spec("tensorflow") is None:
-        raise UsageError("TensorFlow is not installed, expected an extra: pip install 'psfleet[cpu]' or 'psfleet[gpu]'")
-
-
-def replace_environment(environment: Mapping[str, str]) -> None:
-    """Gives this process another environment."""
-    os.environ.clear()
-    os.environ.update(environment)
-
-
 def fork_server() -> str:
     """Which fork server the local launcher uses; empty: its own; `none`: each process starts in a new interpreter.
 
     A path: the fork server that listens at this Unix socket, which has mode 0600: it runs code for all who can open it.
     """
     return os.environ.get(FORK_SERVER, "")
-
-
-def prepare_tensorflow(environ: MutableMapping[str, str] | None = None) -> None:
-    """Sets the variables that TensorFlow reads when it is imported; the user's own values stay.
-
-    Raises:
-        UsageError: TensorFlow is not installed.
-    """
-    require_tensorflow()
-    env = os.environ if environ is None else environ
-    for name, value in FOR_TENSORFLOW.items():
-        env.setdefault(name, value)
-
-
-def _index(env: Mapping[str, str], tf_config_index: int | None) -> int:
-    """The index of this process: of psfleet's own variable, or of an Indexed Job, or of TF_CONFIG; -1 without any."""
-    if env.get(INDEX):
-        return values.integer(INDEX, env[INDEX])
-    if env.get(COMPLETION_INDEX):
-        return sum(values.integer(name, env.get(name) or "0") for name in (COMPLETION_INDEX, FIRST_INDEX))
-    return -1 if tf_config_index is None else tf_config_index

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,12 +14,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from psfleet import errors
+from psfleet.atomic_file import replace_file
 from psfleet.errors import ProgramError, PsfleetError, StorageError, UsageError
 from psfleet.job import trial_records
 from psfleet.job.trial_access import TrialAccess
 from psfleet.run_folder import try_lock
-from psfleet.service.settings import require_tensorflow
-from psfleet.sweep import results
+from psfleet.service.process_environment import require_tensorflow
+from psfleet.sweep import report, results
 from psfleet.sweep.database import DATABASE, optuna_module, storage_errors
 from psfleet.sweep.storage import StoredStudy, num_trials
 from psfleet.sweep.study_file import LoadedStudy
@@ -27,6 +29,9 @@ from psfleet.sweep.workers import Workers
 LOCK = ".lock"
 POLL_SECS = 0.05
 """Interval in which the driver looks for finished trials and dead workers."""
+
+PAGE_SECS = 5.0
+"""Interval between two versions of `report.html`, at least."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,8 @@ class _Drive:
         self._workers = workers
         self._listener = listener
         self._total = num_trials(loaded.study)
+        # When `report.html` is written again (monotonic, in seconds).
+        self._page_due = 0.0
         # An earlier driver may have died before it saw that the program fails.
         self._repeat_unstarted()
         self._seen = {trial.number for trial in stored.finished()}
@@ -115,7 +122,7 @@ class _Drive:
                     self._until_done()
                 finally:
                     self._workers.close()
-        self._write()
+        self._write(is_last=True)
         found = self._progress()
         if not found.best:
             last = found.finished[-1].user_attrs.get(trial_records.ERROR, "")
@@ -175,9 +182,15 @@ class _Drive:
             self._stored.repeat(each)
         return found
 
-    def _write(self) -> None:
+    def _write(self, is_last: bool = False) -> None:
         try:
-            results.write(self._loaded, self._folder, self._stored.finished(), self._stored.repeated())
+            finished, study = self._stored.finished(), self._loaded.study
+            results.write(self._loaded, self._folder, finished, self._stored.repeated())
+            # An idle worker waits for it, in a large study for a part of a second.
+            if is_last or time.monotonic() >= self._page_due:
+                page = report.page(study, finished, results.best_first(study, finished), self._total)
+                replace_file(self._folder / results.REPORT, page)
+                self._page_due = time.monotonic() + PAGE_SECS
         except OSError as error:
             raise StorageError(f"{error.filename or self._folder}: {error.strerror or error}") from error
 
@@ -206,5 +219,6 @@ def _clear(folder: Path) -> None:
         return
     for name in ("logs", "weights"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for name in (results.TRIALS, results.BEST, f"{results.BEST_PROGRAM}.py", DATABASE + "-journal", DATABASE):
+    files = (results.TRIALS, results.BEST, results.REPORT, f"{results.BEST_PROGRAM}.py")
+    for name in (*files, DATABASE + "-journal", DATABASE):
         (folder / name).unlink(missing_ok=True)

@@ -14,14 +14,19 @@ from psfleet.atomic_file import replace_file
 from psfleet.job import trial_records
 from psfleet.sweep.study_file import LoadedStudy, Study
 
-TRIALS, BEST = "trials.csv", "best.yaml"
+TRIALS, BEST, REPORT = "trials.csv", "best.yaml", "report.html"
 BEST_PROGRAM = "best_program"
 """Module in the folder of a study that finds the program of its job."""
 
 
 def best_first(study: Study, trials: list[Any]) -> list[Any]:
     """The complete trials, the best one first; of equal ones the earlier one."""
-    sign = 1 if study.objective.direction == "minimize" else -1
+    return best_of(study.objective.direction, trials)
+
+
+def best_of(direction: str, trials: list[Any]) -> list[Any]:
+    """As `best_first`, of a study whose objective is to `minimize` or to `maximize`."""
+    sign = 1 if direction == "minimize" else -1
     complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
     return sorted(complete, key=lambda trial: (sign * trial.value, trial.number))
 

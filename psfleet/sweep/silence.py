@@ -1,4 +1,4 @@
-"""How long a worker of a study has given no sign of life: it renews the time of a file each second."""
+"""How long a worker of a study or of a prediction has been silent: it renews the time of a file each second."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from psfleet.errors import BadJobError
+from psfleet.errors import PROGRAM_FAILED, BadJobError
 from psfleet.job import trial_records
 from psfleet.sweep.database import DATABASE, opened, optuna_module
 from psfleet.sweep.study_file import Choice, Dimension, LoadedStudy, Study
@@ -133,6 +133,13 @@ class StoredStudy:
         with suppress(self._optuna.exceptions.UpdateFinishedTrialError):
             self._fail(lost._trial_id, cause)
         return True
+
+    def fail(self, number: int, cause: str) -> None:
+        """Fails a trial whose program ended its worker; one that has a result keeps it."""
+        trial = self._study.get_trials(deepcopy=False)[number]
+        with suppress(self._optuna.exceptions.UpdateFinishedTrialError):
+            self._storage.set_trial_user_attr(trial._trial_id, trial_records.EXIT_CODE, PROGRAM_FAILED)
+            self._fail(trial._trial_id, cause)
 
     def repeat(self, trial: Any) -> None:
         """Has a trial repeated that has failed because of the program, without a limit."""

@@ -38,6 +38,17 @@ class TrialWorker:
     deaths: int = 0
 
 
+def is_end_by_program(code: int, is_logged: bool) -> bool:
+    """Whether a training program ended its worker, by `os._exit` for example.
+
+    Args:
+        code: Exit code of the worker, 128 + n after signal n.
+        is_logged: Whether the worker logged that it has failed with this code, as it does in all other cases; only if
+            the disk is full does it not, and ends with `errors.LOST_PEERS`.
+    """
+    return not is_logged and code < errors.SIGNAL_BASE and code != errors.LOST_PEERS
+
+
 class Workers:
     """The workers of a study; used by one thread, and closed at the end.
 
@@ -107,6 +118,8 @@ class Workers:
     def _revive(self, worker: TrialWorker, cause: str) -> str:
         task, code = worker.task, worker.task.exit_code()
         who = f"worker {task.index}"
+        if worker.trial is not None and code is not None and is_end_by_program(code, task.failure() is not None):
+            return self._fail(worker, f"the program ended {who} with exit code {code}")
         if code in errors.PERMANENT_CODES:
             error = PsfleetError(f"{who} failed: {cause}")
             error.exit_code = code
@@ -122,6 +135,17 @@ class Workers:
             worker.trial = None
         worker.silence.restart()
         task.start(cause or "it ended")
+        return text
+
+    def _fail(self, worker: TrialWorker, cause: str) -> str:
+        """Fails the trial of a worker, whose repetition would end as it did, and starts the worker again."""
+        assert worker.trial is not None, "the worker has a trial"
+        self._stored.assign(worker.task.index, None)
+        self._stored.fail(worker.trial, cause)
+        text = f"{cause}, which is started again; trial {worker.trial} has failed"
+        worker.trial, worker.deaths = None, 0
+        worker.silence.restart()
+        worker.task.start(cause)
         return text
 
     def close(self) -> None:

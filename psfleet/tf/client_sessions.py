@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
@@ -24,8 +25,10 @@ def for_clients(settings: Settings, target: str, plane: DataPlane) -> ClientServ
     """
     if settings.fleet is None:
         return None
-    meet = plane.meet_client if isinstance(plane, FleetTunnels) else None
-    return ClientServicer(settings.fleet, lambda job: drop_sessions(target, job), meet)
+    drop = partial(drop_sessions, target)
+    if isinstance(plane, FleetTunnels):
+        return ClientServicer(settings.fleet, drop, plane.meet_client)
+    return ClientServicer(settings.fleet, drop)
 
 
 def drop_sessions(target: str, job: str) -> None:

@@ -84,8 +84,9 @@ class ShardVariables:
         state_ranges: The types of the elements of `state`; empty if the shard has none.
         frozen: uint8 `[frozen shard size]`, tensors that never change.
         gradients: Gradients to apply. An element is a whole push: one tensor for each of `exchanged`, the new state
-            (uint8, only if the shard has state), the stamp (int64 `[2 + number of scalars]`: local step, number and the
-            scalars as words) and the worker's index (int32).
+            (uint8, only if the shard has state), the stamp (int64 vector: local step, number, the scalars as words, and
+            with tables the ticket of `stage_rows`) and the worker's index (int32).
+        has_tables: Whether the model has embedding tables.
         waiting: Indices (int32) of workers that wait at a barrier: of the next update, or in ssp mode of the bound.
         tokens: One queue for each worker: a token (int64) ends its wait, and it reads the global step again.
     """
@@ -104,6 +105,7 @@ class ShardVariables:
         self.device = device
         self.container = container
         self.shard = shard
+        self.has_tables = bool(layout.embeddings)
         self._scope = f"shard_{shard}"
         of_shard = buckets(layout.parameters, shard)
         self.bucket_sizes = [bucket.size for bucket in of_shard]
@@ -135,7 +137,7 @@ class ShardVariables:
                 [tf.float32] * len(self.exchanged) + [tf.uint8] * len(state_sizes) + [tf.int64, tf.int32],
                 shapes=[each.shape for each in self.exchanged]
                 + [(units,) for units in state_sizes]
-                + [(2 + len(self.scalars),), ()],
+                + [(2 + len(self.scalars) + self.has_tables,), ()],
                 shared_name=f"{self._scope}/gradients",
             )
             self.waiting = tf.queue.FIFOQueue(-1, [tf.int32], shapes=[()], shared_name=f"{self._scope}/waiting")

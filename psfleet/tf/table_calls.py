@@ -28,19 +28,13 @@ class TableServer(Protocol):
     def read(self, name: bytes, table: np.int32, ids: np.ndarray, at_step: np.int64) -> np.ndarray:
         """Rows of the table of an index: float32 `[n, width]`."""
 
-    def stage(self, name: bytes, worker: np.int32, number: np.int64, *gradients: np.ndarray) -> np.int32:
-        """Keeps the gradients of a worker until the shard admits or drops what the worker pushes with them."""
+    def stage(self, name: bytes, worker: np.int32, number: np.int64, *gradients: np.ndarray) -> np.int64:
+        """Keeps the gradients of a worker until the shard admits or drops a push of its number; their ticket."""
 
     def apply(
-        self,
-        name: bytes,
-        workers: np.ndarray,
-        number: np.int64,
-        step: np.int64,
-        rates: np.ndarray,
-        factor: np.float32,
+        self, name: bytes, tickets: np.ndarray, step: np.int64, rates: np.ndarray, factor: np.float32
     ) -> np.int32:
-        """Applies the mean of the staged gradients of workers."""
+        """Applies the mean of the staged gradients of tickets."""
 
     def drop(self, name: bytes, worker: np.int32, number: np.int64) -> np.int32:
         """Discards the staged gradients of a worker and number."""
@@ -75,40 +69,37 @@ def read_rows(name: str, table: int, spec: EmbeddingSpec, ids: tf.Tensor, at_ste
 
 def stage_rows(
     name: str, worker: int, number: tf.Tensor, gradients: Sequence[tuple[tf.Tensor, tf.Tensor]]
-) -> tf.Operation:
+) -> tf.Tensor:
     """Sends the gradients of rows to the ps of the current device, ahead of the push that they belong to.
 
     Args:
         name: Of the shard.
         worker: Index of the worker.
-        number: int64 scalar, by which the update finds the gradients: in sync mode the local step.
+        number: int64 scalar, of the gradient; in sync mode the local step.
         gradients: Of each table: ids of rows of this ps, int64 `[n]`, and gradients, float32 `[n, width]`.
+
+    Returns:
+        Their ticket on the ps, int64 `[1]`, which goes with the push: so the rows of a process that was replaced, and
+        sends them late, do not enter the push of its successor.
     """
     tensors = [tensor for pair in gradients for tensor in pair]
-    (done,) = tf.raw_ops.PyFunc(input=[name, np.int32(worker), number, *tensors], token=STAGE, Tout=[tf.int32])
-    operation: tf.Operation = done.op
-    return operation
+    (ticket,) = tf.raw_ops.PyFunc(input=[name, np.int32(worker), number, *tensors], token=STAGE, Tout=[tf.int64])
+    return tf.reshape(ticket, [1])
 
 
 def apply_rows(
-    name: str,
-    workers: tf.Tensor,
-    number: tf.Tensor,
-    step: tf.Tensor,
-    rates: tf.Tensor,
-    factor: tf.Tensor | float = 1.0,
+    name: str, tickets: tf.Tensor, step: tf.Tensor, rates: tf.Tensor, factor: tf.Tensor | float = 1.0
 ) -> tf.Operation:
     """Updates the tables of a shard, on its own ps.
 
     Args:
         name: Of the shard.
-        workers: int64 `[n]`, those whose gradients are averaged.
-        number: int64 scalar, of these gradients.
+        tickets: int64 `[n]`, of the gradients that are averaged.
         step: int64 scalar, the global step before the update.
         rates: float32 `[number of tables]`, the learning rate of each.
         factor: float32 scalar, multiplies the gradients.
     """
-    (done,) = tf.raw_ops.PyFunc(input=[name, workers, number, step, rates, factor], token=APPLY, Tout=[tf.int32])
+    (done,) = tf.raw_ops.PyFunc(input=[name, tickets, step, rates, factor], token=APPLY, Tout=[tf.int32])
     operation: tf.Operation = done.op
     return operation
 

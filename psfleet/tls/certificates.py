@@ -7,30 +7,34 @@ never mounted. A certificate names a role, not a host, so that containers can be
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from psfleet.errors import UsageError
-from psfleet.tls.identity import AUTHORITY, CERTIFICATE, CLIENT, KEY, PS, SERVICE, WORKER
+from psfleet.errors import DeadlineError, UsageError
+from psfleet.polling import wait_until
+from psfleet.tls.identity import AUTHORITY, CERTIFICATE, CLIENT, KEY, LOADER, ROLES, SERVICE
+from psfleet.tls.signing import USES, Issued, new_authority, new_certificate, private_pem, public_pem
 
 AUTHORITY_KEY = "ca.key"
-ROLES = (PS, WORKER, CLIENT)
-USES = (ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH)
-"""Of every certificate: a client of a standing fleet takes connections, too."""
+LOCK = ".lock"
+"""File that a command locks while it replaces certificates; the lock ends with the command."""
+LOCK_SECS = 10.0
+"""How long a command waits for another one."""
 DAYS = 30
 """Default validity of a role's certificate; short, to limit the use of a stolen one."""
 AUTHORITY_DAYS = 365
 """Minimum validity of a CA."""
-CLOCK_SKEW = timedelta(minutes=5)
-"""Tolerated clock difference between machines."""
 
 
 def make(folder: Path, days: int = DAYS) -> datetime:
@@ -42,15 +46,14 @@ def make(folder: Path, days: int = DAYS) -> datetime:
     Raises:
         UsageError: The folder is not empty, or cannot be written.
     """
-    authority, key = _new_authority(folder, days)
+    authority = _new_authority(folder, days)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         # By a rename, so that no reader finds a CA without certificates.
         made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
-            _write(made / AUTHORITY_KEY, _private(key), mode=0o600)
-            _write(made / AUTHORITY, _public(authority))
-            ends = _issue(made, authority, key, days)
+            _write_authority(made, authority)
+            ends = _issue(made, authority, days)
             made.rename(folder)
         except BaseException:
             shutil.rmtree(made)
@@ -72,6 +75,11 @@ def renew(folder: Path, days: int = DAYS) -> datetime:
     Raises:
         UsageError: The CA is missing or has expired, or the folder cannot be written.
     """
+    with _only_writer(folder):
+        return _renew(folder, days)
+
+
+def _renew(folder: Path, days: int) -> datetime:
     try:
         authority = x509.load_pem_x509_certificate((folder / AUTHORITY).read_bytes())
         key = serialization.load_pem_private_key((folder / AUTHORITY_KEY).read_bytes(), password=None)
@@ -86,7 +94,7 @@ def renew(folder: Path, days: int = DAYS) -> datetime:
             f"`psfleet certs {folder} --replace-authority`, after which running fleets must be started again"
         )
     try:
-        return _issue(folder, authority, key, days)
+        return _issue(folder, (authority, key), days)
     except OSError as error:
         raise UsageError(f"certificates in {folder}: {error.strerror or error}") from error
 
@@ -100,22 +108,20 @@ def replace_authority(folder: Path, days: int = DAYS) -> datetime:
     Raises:
         UsageError: The folder has no certificates, or cannot be written.
     """
-    if not (folder / AUTHORITY).exists():
-        raise UsageError(f"certificates in {folder}: {AUTHORITY} is missing, expected those of `psfleet certs`")
-    authority, key = _new_authority(folder, days)
-    try:
-        _write(folder / AUTHORITY_KEY, _private(key), mode=0o600)
-        _write(folder / AUTHORITY, _public(authority))
-        return _issue(folder, authority, key, days)
-    except OSError as error:
-        raise UsageError(f"certificates in {folder}: {error.strerror or error}") from error
+    with _only_writer(folder):
+        try:
+            authority = _new_authority(folder, days)
+            _write_authority(folder, authority)
+            return _issue(folder, authority, days)
+        except OSError as error:
+            raise UsageError(f"certificates in {folder}: {error.strerror or error}") from error
 
 
 def ensure(folder: Path, days: int = DAYS, lasting: timedelta = timedelta()) -> datetime:
     """Creates a run's certificates if they are missing, and renews them in the last third of their validity.
 
-    It also renews those of an older psfleet, whose clients could not accept connections of a standing fleet, and those
-    that a command has replaced in part, because it was killed.
+    It also renews those of an older psfleet, which had none for loaders, and whose clients could not accept connections
+    of a standing fleet, and those that a command has replaced in part, because it was killed.
 
     Args:
         days: Validity of new ones.
@@ -128,15 +134,31 @@ def ensure(folder: Path, days: int = DAYS, lasting: timedelta = timedelta()) -> 
         UsageError: As in `make` and `renew`.
     """
     if not (folder / AUTHORITY).exists():
-        return make(folder, days)
+        try:
+            return make(folder, days)
+        except UsageError:
+            # Another command may have created them meanwhile.
+            if not (folder / AUTHORITY).exists():
+                raise
+    ends = _lasting(folder, lasting)
+    if ends is None:
+        with _only_writer(folder):
+            # Another command may have renewed them meanwhile.
+            ends = _lasting(folder, lasting) or _renew(folder, days)
+    return ends
+
+
+def _lasting(folder: Path, lasting: timedelta) -> datetime | None:
+    """Expiry of the first certificate that ends; None if they are to be renewed. See `ensure`."""
+    roles = [role for role in ROLES if role != LOADER or (folder / role).exists()]
     try:
-        leaves = [x509.load_pem_x509_certificate((folder / role / CERTIFICATE).read_bytes()) for role in ROLES]
+        leaves = [x509.load_pem_x509_certificate((folder / role / CERTIFICATE).read_bytes()) for role in roles]
     except (OSError, ValueError) as error:
         raise UsageError(f"certificates in {folder}: {error}, expected those of `psfleet certs`") from error
     late = min(leaf.not_valid_after_utc - (leaf.not_valid_after_utc - leaf.not_valid_before_utc) / 3 for leaf in leaves)
     now, ends = datetime.now(UTC), min(leaf.not_valid_after_utc for leaf in leaves)
-    is_usable = all(_is_usable(folder, role, leaf) for role, leaf in zip(ROLES, leaves, strict=True))
-    return renew(folder, days) if now > late or now + lasting > ends or not is_usable else ends
+    is_usable = roles == [*ROLES] and all(map(partial(_is_usable, folder), roles, leaves))
+    return ends if now <= late and now + lasting <= ends and is_usable else None
 
 
 def _is_usable(folder: Path, role: str, leaf: x509.Certificate) -> bool:
@@ -152,85 +174,64 @@ def _is_usable(folder: Path, role: str, leaf: x509.Certificate) -> bool:
     return key.public_key() == leaf.public_key() and own == newest and all(use in uses for use in USES)
 
 
-def _new_authority(folder: Path, days: int) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+@contextmanager
+def _only_writer(folder: Path) -> Iterator[None]:
+    """Context manager during which no other command replaces certificates in a folder.
+
+    Two at once would leave the key of one beside the certificate of the other.
+    """
+    if not (folder / AUTHORITY).exists():
+        raise UsageError(f"certificates in {folder}: {AUTHORITY} is missing, expected those of `psfleet certs`")
+    try:
+        lock = os.open(folder / LOCK, os.O_WRONLY | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise UsageError(f"certificates in {folder}: {error.strerror or error}") from error
+    with os.fdopen(lock, "w"):
+        try:
+            wait_until(lambda: _try_lock(lock), LOCK_SECS, "another command")
+        except DeadlineError as error:
+            raise UsageError(
+                f"certificates in {folder}: another command replaces them, expected one at a time"
+            ) from error
+        yield
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Locks an open file; False if another command has it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _new_authority(folder: Path, days: int) -> Issued:
     """A CA for the certificates in a folder, whose name it has."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"psfleet {folder.resolve().name}")])
     end = datetime.now(UTC) + timedelta(days=max(days, AUTHORITY_DAYS))
-    authority = (
-        _builder(name, name, key.public_key(), end)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    return authority, key
+    return new_authority(f"psfleet {folder.resolve().name}", end)
 
 
-def _issue(folder: Path, authority: x509.Certificate, key: ec.EllipticCurvePrivateKey, days: int) -> datetime:
+def _issue(folder: Path, authority: Issued, days: int) -> datetime:
     """Issues a key and a certificate for each role; returns their expiry."""
-    end = min(datetime.now(UTC) + timedelta(days=days), authority.not_valid_after_utc)
+    end = min(datetime.now(UTC) + timedelta(days=days), authority[0].not_valid_after_utc)
     for role in ROLES:
-        own = ec.generate_private_key(ec.SECP256R1())
         # A client is no service, and cannot pass for one.
         names = [role] if role == CLIENT else [role, SERVICE]
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"psfleet {role}")])
-        leaf = (
-            _builder(subject, authority.subject, own.public_key(), end)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(signs_certificates=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage(USES), critical=False)
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
-            .sign(key, hashes.SHA256())
-        )
+        leaf, key = new_certificate(f"psfleet {role}", names, authority, end)
         place = folder / role
         place.mkdir(exist_ok=True)
         place.chmod(0o755)
-        _write(place / AUTHORITY, _public(authority))
+        _write(place / AUTHORITY, public_pem(authority[0]))
         # A reader between these two writes detects that they do not match, and reads again.
-        _write(place / KEY, _private(own))
-        _write(place / CERTIFICATE, _public(leaf))
+        _write(place / KEY, private_pem(key))
+        _write(place / CERTIFICATE, public_pem(leaf))
     return end
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, end: datetime
-) -> x509.CertificateBuilder:
-    """The fields that the certificates of the CA and of the roles have in common."""
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(datetime.now(UTC) - CLOCK_SKEW)
-        .not_valid_after(end)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-    )
-
-
-def _usage(signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _public(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+def _write_authority(folder: Path, authority: Issued) -> None:
+    certificate, key = authority
+    _write(folder / AUTHORITY_KEY, private_pem(key), mode=0o600)
+    _write(folder / AUTHORITY, public_pem(certificate))
 
 
 def _write(path: Path, content: bytes, mode: int = 0o644) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from psfleet.addresses import Address, local_address, run_address
+from psfleet.addresses import Address, loader_ports, local_address, run_address
 from psfleet.errors import BadJobError
 from psfleet.service.settings import Settings
 from psfleet.tls.listeners import is_on_loopback_alone, listeners
@@ -42,10 +42,12 @@ class DataPlane(Protocol):
     Attributes:
         own: Address on which TensorFlow of this process listens.
         ps: By index, the address at which it reaches each ps.
+        loaders: By index, the address at which it reaches the dispatcher of each loader.
     """
 
     own: Address
     ps: tuple[Address, ...]
+    loaders: tuple[Address, ...]
 
     def check(self) -> None:
         """Verifies the port of TensorFlow once it listens.
@@ -80,6 +82,7 @@ class Direct:
 
     own: Address
     ps: tuple[Address, ...]
+    loaders: tuple[Address, ...] = ()
 
     def check(self) -> None:
         """See DataPlane; any address is allowed."""
@@ -113,6 +116,7 @@ class Tunnelled:
     def __init__(self, settings: Settings, role: str, index: int, tunnels: Tunnels) -> None:
         self.own = local_address(role, index) if role == "ps" else run_address(settings.run, index)
         self.ps = tuple(local_address("ps", shard) for shard in range(len(settings.ps)))
+        self.loaders = tuple(loader_ports(loader)[0] for loader in range(len(settings.loaders)))
         self._tunnels = tunnels
         self._host = settings.address.host
         accept = Address(ANY_HOST, settings.address.port).tunnel
@@ -120,6 +124,9 @@ class Tunnelled:
         if role == "worker":
             for local, address in zip(self.ps, settings.ps, strict=True):
                 self._dial(local, address, "ps")
+            for loader, address in enumerate(settings.loaders):
+                for local, remote in zip(loader_ports(loader), (address, address.batches), strict=True):
+                    self._dial(local, remote, "loader")
 
     def check(self) -> None:
         """See DataPlane."""
@@ -175,10 +182,10 @@ def data_plane(settings: Settings, role: str, index: int, identity: Identity | N
         LostPeerError: A tunnel does not start.
     """
     if identity is None:
-        yield Direct(settings.address, settings.ps)
+        yield Direct(settings.address, settings.ps, settings.loaders)
         return
     if all(address.is_loopback for address in (settings.address, *settings.ps)):
-        yield OnLoopback(settings.address, settings.ps)
+        yield OnLoopback(settings.address, settings.ps, settings.loaders)
         return
     if not settings.run:
         raise BadJobError("tls: a ps with PSFLEET_TLS serves one run, expected PSFLEET_RUN")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -35,10 +35,15 @@ class FleetTunnels:
     def __init__(self, settings: Settings, access: FleetAccess, role: str, tunnels: Tunnels) -> None:
         self.own = local_address(role, settings.index)
         self.ps = tuple(local_address("ps", index) for index in range(len(access.ps)))
+        self.loaders: tuple[Address, ...] = ()
         self._tunnels = tunnels
         self._lock = threading.Lock()
         # By run, where its workers are reached.
         self._met: dict[str, set[str]] = defaultdict(set)
+        # Held while tunnels to clients are opened and closed.
+        self._clients_lock = threading.Lock()
+        # By the address at which a client is reached, its sessions.
+        self._sessions: Counter[str] = Counter()
         self._open(Address(ANY_HOST, settings.address.port).tunnel, self.own.data, PEERS[role], dials=False)
         for peer, addresses in ((PS, access.ps), (WORKER, access.workers)):
             for index, address in enumerate(addresses):
@@ -64,8 +69,9 @@ class FleetTunnels:
         for accept in met:
             self._tunnels.close(accept)
 
-    def meet_client(self, index: int, address: str) -> None:
-        """Makes a client reachable for this process's TensorFlow.
+    @contextmanager
+    def meet_client(self, index: int, address: str) -> Iterator[None]:
+        """Context manager for a session of a client: with the first the client is reachable, with the last not longer.
 
         Args:
             address: `host:port` of the client.
@@ -74,7 +80,18 @@ class FleetTunnels:
             BadJobError: The address or the index is invalid.
             LostPeerError: The tunnel does not start.
         """
-        self._dial(CLIENT, local_address(CLIENT, index), address)
+        local = local_address(CLIENT, index)
+        with self._clients_lock:
+            self._dial(CLIENT, local, address)
+            self._sessions[local.data] += 1
+        try:
+            yield
+        finally:
+            with self._clients_lock:
+                self._sessions[local.data] -= 1
+                if not self._sessions[local.data]:
+                    del self._sessions[local.data]
+                    self._tunnels.close(local.data)
 
     def _dial(self, role: str, local: Address, address: str) -> None:
         self._open(local.data, Address.parse(address).tunnel, (role,), dials=True)

@@ -15,10 +15,11 @@ from psfleet.errors import BadJobError, DeadlineError
 from psfleet.polling import wait_until
 
 AUTHORITY, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
-PS, WORKER, CLIENT = "ps", "worker", "client"
+PS, WORKER, LOADER, CLIENT = "ps", "worker", "loader", "client"
+ROLES = (PS, WORKER, LOADER, CLIENT)
 """The roles; `client` is that of the command line."""
 SERVICE = "psfleet"
-"""Additional name in the certificates of ps and workers, so that a health check need not know the container's role."""
+"""Additional name in all certificates but a client's, so that a health check need not know the container's role."""
 SETTLE_SECS = 2.0
 """Timeout for matching files while they are replaced one by one."""
 
@@ -105,7 +106,7 @@ def _read(folder: Path) -> CertificateBundle | None:
     except (OSError, ValueError, TypeError, x509.ExtensionNotFound) as error:
         raise BadJobError(f"TLS: {folder}: {error}, expected {AUTHORITY}, {CERTIFICATE} and {KEY}") from error
     roles = names.get_values_for_type(x509.DNSName)
-    role = next((role for role in roles if role in (PS, WORKER, CLIENT)), None)
+    role = next((role for role in roles if role in ROLES), None)
     if role is None:
-        raise BadJobError(f"TLS: {folder / CERTIFICATE} names {roles}, expected {PS}, {WORKER} or {CLIENT}")
+        raise BadJobError(f"TLS: {folder / CERTIFICATE} names {roles}, expected one of {', '.join(ROLES)}")
     return CertificateBundle(authority, pem, key, role, certificate.not_valid_after_utc) if matches else None

@@ -49,8 +49,10 @@ def trained(folder: Path, source: dict[str, Any]) -> np.ndarray:
     return weights(folder / "run")
 
 
-def test_a_killed_loader_costs_no_step_and_changes_no_weight(tmp_path: Path) -> None:
+def test_a_killed_loader_costs_no_step_and_changes_no_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = trained(tmp_path / "own", {"from": "worker"})
+    # A proxy for the outside, which connects nobody to a loader.
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     loaded = job(input={"from": "loaders", "loaders": 2})
     with training(tmp_path, step_secs=0.03, programs=(MODULE,), **loaded) as fleet:
         fleet.wait_for_step(5)
@@ -79,6 +81,8 @@ def test_a_frozen_loader_costs_no_step_and_changes_no_weight(tmp_path: Path) -> 
         report = fleet.done()
         lost = [len(fleet.entries("loader_lost", index=index)) for index in (0, 1)]
     assert lost == [1, 0]
+    frozen = ["loader", 0, "unresponsive", "it has not answered for 15 s"]
+    assert [[event.role, event.index, event.kind, event.cause] for event in report.events] == [frozen]
     assert (report.gradients.pushed, report.gradients.used) == (80, 80)
     assert np.array_equal(weights(fleet.out), expected)
 

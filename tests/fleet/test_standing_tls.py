@@ -78,6 +78,24 @@ def test_a_run_with_in_graph_replication_gives_the_weights_of_one_without_tls(la
 
 @pytest.mark.extended
 @pytest.mark.usefixtures("launches_forked")
+def test_a_run_with_loaders_gives_the_weights_of_one_whose_workers_read(lab: FleetFolder, tmp_path: Path) -> None:
+    """The loaders answer only who has a certificate of the fleet's authority."""
+    overrides = ["train.steps=20", "fleet.workers=2", "input.from=loaders", "input.loaders=2"]
+    found = []
+    for fleet, more in (("lab", overrides), (None, overrides[:2])):
+        out = tmp_path / str(fleet)
+        report = psfleet.train(ROOT / "examples/linear/job.yaml", out=out, overrides=more, fleet=fleet)
+        assert (report.status, report.final_step, report.restarts) == ("done", 20, 0), report.error
+        newest = store.newest(out / "checkpoints")
+        assert newest is not None
+        found.append(read_tensors(newest))
+    loaded, expected = found
+    for name, value in expected.items():
+        np.testing.assert_array_equal(loaded[name], value, err_msg=name)
+
+
+@pytest.mark.extended
+@pytest.mark.usefixtures("launches_forked")
 def test_a_run_with_a_table_gives_the_rows_of_one_without_tls(lab: FleetFolder, tmp_path: Path) -> None:
     content = {
         "name": "table",

@@ -43,6 +43,7 @@ def test_trials_equal_training_with_one_worker_and_one_that_diverges_fails_alone
     for name, tensor in expected.items():
         np.testing.assert_allclose(found[name], tensor, rtol=0, atol=1e-6)
     assert f"{float(best['loss']):.4f}"[:5] in trained.stdout
+    assert f"Best: trial {best['trial']}, loss" in (study.out / "report.html").read_text()
 
 
 def test_a_killed_worker_and_a_killed_driver_cost_no_trial(tmp_path: Path) -> None:
@@ -127,6 +128,18 @@ def test_trials_that_fall_behind_are_pruned_and_do_not_run_again(tmp_path: Path)
     assert kept == {number for number, state in enumerate(expected) if state == "complete"}
     assert study.run().returncode == 0
     assert study.rows() == rows
+
+
+@pytest.mark.extended
+def test_a_program_that_ends_its_process_fails_its_trial_and_not_the_study(tmp_path: Path) -> None:
+    study = SweptStudy.make(tmp_path, {"options.end": {"choice": ["", "os._exit", "sys.exit"]}})
+    done = study.run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {row["options.end"]: (row["state"], row["error"]) for row in study.rows()}
+    assert found[""] == ("complete", "")
+    assert found["os._exit"] == ("fail", "the program ended worker 0 with exit code 70")
+    assert found["sys.exit"][0] == "fail", found
+    assert "SystemExit: 70" in found["sys.exit"][1]
 
 
 @pytest.mark.extended

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,10 @@ import keras
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support.local_fleet import Fleet, training
+from support.local_fleet import START_SECS, Fleet, training
 from support.numpy_optimizers import rule
 from support.programs import table_program
-from support.programs.table_program import NAME, SEEN, WIDTH
+from support.programs.table_program import DEATH, NAME, SEEN, WIDTH
 from support.replay import Weights, replay
 from support.rows import first_rows
 
@@ -30,6 +32,8 @@ pytestmark = [
 PROGRAMS = Path(__file__).parents[1] / "support" / "programs"
 ROWS, STEPS, BATCH_SIZE, SEED = 100, 100, 10, 7
 MAX_DIFFERENCE = 1e-5
+STEP_SECS = 1.5
+"""`deadlines.step_secs` of tests with faults: a process that is stopped for longer is taken for lost."""
 KEYS = {"keras": "user", "graph": NAME}
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"name": "sgd", "learning_rate": 0.05, "clip_norm": 0.5},
@@ -155,29 +159,93 @@ def test_adam_is_lazy(tmp_path: Path) -> None:
     assert float(np.abs(found[NAME] - expected[NAME]).max()) <= MAX_DIFFERENCE
 
 
+def faulty(num_ps: int, workers: int, mode: str = "sync") -> dict[str, Any]:
+    """What `training` is given for a graph program whose processes are killed or stopped."""
+    content = job("graph", "adagrad", num_ps, workers, STEPS, checkpoint={"every_steps": 5}, update={"mode": mode})
+    content |= {"deadlines": {"step_secs": STEP_SECS}, "step_secs": 0.005, "programs": ["table_program"]}
+    return {name: value for name, value in content.items() if name not in ("name", "program", "device")}
+
+
+# Async: of one worker and one ps every gradient is that of the newest weights, also of one that is repeated.
 @pytest.mark.extended
-def test_whatever_is_killed_the_table_is_that_of_a_run_without_a_fault(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("num_ps", "workers", "mode"), [(2, 2, "sync"), (1, 1, "async")])
+def test_whatever_is_killed_or_stopped_the_table_is_that_of_a_run_without_a_fault(
+    num_ps: int, workers: int, mode: str, tmp_path: Path
+) -> None:
     seed = random.SystemRandom().randrange(1000)
     print(f"random seed {seed}")
     chance = random.Random(seed)
-    content = job("keras", "adagrad", 2, 2, STEPS, checkpoint={"every_steps": 5})
-    sections = {name: content[name] for name in ("tables", "fleet", "optimizer", "train", "checkpoint")}
-    with training(tmp_path, step_secs=0.005, programs=["table_program"], **sections) as fleet:
+    processes = [("ps", index) for index in range(num_ps)] + [("worker", index) for index in range(workers)]
+    faults = [(*process, number) for process in processes for number in (signal.SIGKILL, signal.SIGSTOP)]
+    stopped_ps = ("ps", num_ps - 1, signal.SIGSTOP)
+    with training(tmp_path, **faulty(num_ps, workers, mode)) as fleet:
         fleet.wait_for_step(5)
-        for role, index in chance.sample([("worker", 0), ("worker", 1), ("ps", 0), ("ps", 1)], 3):
+        for role, index, number in [stopped_ps, *chance.sample(faults, 2)]:
             fleet.wait_for_step(fleet.step() + chance.randint(1, 6))
-            kill(fleet, role, index)
+            cause(fleet, role, index, number)
         fleet.gates.hurry()
         fleet.done()
+    assert_same(exported(fleet.out), replayed("adagrad", STEPS, workers))
+
+
+@pytest.mark.extended
+def test_a_ps_that_dies_with_the_rows_of_one_of_two_workers_costs_no_exactness(tmp_path: Path) -> None:
+    """The rows that are staged, also on the ps that lives, belong to a step that is made again from a checkpoint."""
+    with training(tmp_path, **faulty(2, 2)) as fleet:
+        fleet.wait_for_step(7)
+        fleet.gates.hold(1)
+        fleet.wait_for(lambda: all(map(has_one_of_two, fleet.shards())), START_SECS, "the push of worker 0 on each ps")
+        assert [has_one_of_two(shard) for shard in fleet.shards()] == [True, True]
+        pid = fleet.pid("ps", 1)
+        fleet.kill("ps", 1)
+        fleet.wait_for(lambda: fleet.pid("ps", 1) not in (None, pid), START_SECS, "ps 1 to be there again")
+        fleet.gates.release(1)
+        fleet.gates.hurry()
+        assert fleet.done().generation == 2
     assert_same(exported(fleet.out), replayed("adagrad", STEPS, 2))
 
 
-def kill(fleet: Fleet, role: str, index: int) -> None:
-    """Kills a process, and waits until the fleet trains again."""
-    pid = fleet.pid(role, index)
-    fleet.kill(role, index)
-    fleet.wait_for(lambda: fleet.pid(role, index) not in (None, pid), 60, f"{role} {index} to be there again")
+def has_one_of_two(shard: Any) -> bool:
+    """Whether a ps waits for the gradient of worker 1 only."""
+    return [pushed - used for pushed, used in zip(shard.pushed[:2], shard.used[:2], strict=True)] == [1, 0]
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(("num_ps", "workers", "mode"), [(2, 2, "sync"), (1, 1, "async")])
+def test_a_worker_that_dies_after_it_has_read_rows_repeats_its_step(
+    num_ps: int, workers: int, mode: str, tmp_path: Path
+) -> None:
+    with training(tmp_path, **faulty(num_ps, workers, mode)) as fleet:
+        for _ in range(3):
+            fleet.wait_for_step(fleet.step() + 3)
+            (fleet.gates.folder / DEATH).touch()
+            fleet.wait_for(lambda: not (fleet.gates.folder / DEATH).exists(), START_SECS, "a worker to die")
+            fleet.wait_for_progress()
+        fleet.gates.hurry()
+        report = fleet.done()
+    assert (report.restarts, report.generation) == (3, 1)
+    assert_same(exported(fleet.out), replayed("adagrad", STEPS, workers))
+
+
+def cause(fleet: Fleet, role: str, index: int, number: signal.Signals) -> None:
+    """Kills a process, or stops it until a worker or ps 0 has noticed; returns once the fleet trains again."""
+    pid, entries = fleet.pid(role, index), lost(fleet)
+    assert pid is not None, f"there is no {role} {index}\n{fleet.tails()}"
+    os.kill(pid, number)
+    if number == signal.SIGSTOP:
+        try:
+            fleet.wait_for(lambda: lost(fleet) > entries, START_SECS, f"the loss of {role} {index} to be noticed")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+    else:
+        fleet.wait_for(lambda: fleet.pid(role, index) not in (None, pid), START_SECS, f"another {role} {index}")
     fleet.wait_for_progress()
+
+
+def lost(fleet: Fleet) -> int:
+    """How often a worker has lost a peer, or ps 0 a worker."""
+    slow = sum("(gone)" in entry["message"] for entry in fleet.entries("slow_step", "ps"))
+    return slow + sum(len(fleet.entries("lost_peer", index=worker)) for worker in range(2))
 
 
 @pytest.mark.extended

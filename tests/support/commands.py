@@ -17,7 +17,7 @@ from psfleet.polling import wait_until
 from psfleet.processes.child import MODULES
 from psfleet.processes.command import Command, Process
 from psfleet.processes.fork_client import ForkServer
-from psfleet.service import settings
+from psfleet.service import process_environment, settings
 
 COMMAND = "PSFLEET_TEST_COMMAND"
 """Environment variable with what `forked_command` is to run; only the tests know it."""
@@ -35,7 +35,7 @@ def standing_fork_server() -> Iterator[None]:
         path = Path(folder, "fork-server")
         process = subprocess.Popen(
             [sys.executable, "-P", str(SERVER), str(os.getpid()), str(path), *MODULES.values()],
-            stdin=subprocess.DEVNULL, env=settings.for_child({}), start_new_session=True,
+            stdin=subprocess.DEVNULL, env=process_environment.for_child({}), start_new_session=True,
         )  # fmt: skip
         try:
             wait_until(path.exists, 30.0, f"the fork server at {path}", poll_secs=0.02)
@@ -56,7 +56,7 @@ def service(module: str, environment: Mapping[str, str], log: Path, is_alone: bo
         log: Takes what it prints.
         is_alone: Whether it is started by itself rather than forked: a fork server names itself as the parent.
     """
-    command = Command(module, module, settings.for_child({**standing(), **environment}), log)
+    command = Command(module, module, process_environment.for_child({**standing(), **environment}), log)
     if is_alone or not _standing:
         return command.start_alone()
     process = ForkServer.connect(Path(_standing[0])).fork(command)

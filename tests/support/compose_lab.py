@@ -117,6 +117,7 @@ class Lab:
 
 
 def commanded(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Runs a command `psfleet`; fails if it does not end with `code`."""
     done = subprocess.run(
         psfleet(*arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=START_SECS
     )

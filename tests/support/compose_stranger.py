@@ -12,28 +12,30 @@ import ssl
 import sys
 from pathlib import Path
 
-from psfleet.addresses import DATA_PORT, LOCAL_PORTS, Address, local_address, run_address
+from psfleet.addresses import DATA_PORT, LOADER_PORTS, LOCAL_PORTS, Address, local_address, run_address
 from psfleet.control.client import PsClient
 from psfleet.errors import PsfleetError
 from psfleet.manifests.container import TUNNEL_PORT
-from psfleet.service.settings import prepare_tensorflow
+from psfleet.service.process_environment import prepare_tensorflow
 from psfleet.tls.identity import Identity
 
 SECS = 5.0
-PORTS = (DATA_PORT, *(ports[at] for ports in LOCAL_PORTS.values() for at in range(3)))
+BATCHES = Address("any", DATA_PORT).batches
+"""The second port of a loader."""
+PORTS = (DATA_PORT, BATCHES.port, *LOADER_PORTS[:4], *(ports[at] for ports in LOCAL_PORTS.values() for at in range(3)))
 """Where TensorFlow may listen, with TLS or without; workers of runs have ports of their own."""
 
 
 def main(others: Path, run: str, hosts: list[str]) -> None:
     """Prints what is open."""
     ps = Address(hosts[0], DATA_PORT)
-    ports = (*PORTS, *(run_address(run, worker).port for worker in range(3)))
+    ports = (*dict.fromkeys(PORTS), *(run_address(run, worker).port for worker in range(3)))
     found = {
         "tensorflow_ports": [f"{host}:{port}" for host in hosts for port in ports if is_open(host, port)],
         "control": calls_control(ps, run, None),
         "control_with_other_certificate": calls_control(ps, run, Identity(others)),
-        "tunnels": [host for host in hosts if passes_tunnel(host, None)],
-        "tunnels_with_other_certificate": [host for host in hosts if passes_tunnel(host, others)],
+        "tunnels": tunnels(hosts, None),
+        "tunnels_with_other_certificate": tunnels(hosts, others),
         "session": opens_session(ps),
     }
     print(json.dumps(found))
@@ -60,7 +62,13 @@ def calls_control(ps: Address, run: str, identity: Identity | None) -> bool:
     return True
 
 
-def passes_tunnel(host: str, certificate: Path | None) -> bool:
+def tunnels(hosts: list[str], certificate: Path | None) -> list[str]:
+    """The hosts whose tunnel is passed, and once more those of which the tunnel to batches is."""
+    ports = (TUNNEL_PORT, BATCHES.tunnel_port)
+    return [host for port in ports for host in hosts if passes_tunnel(host, port, certificate)]
+
+
+def passes_tunnel(host: str, port: int, certificate: Path | None) -> bool:
     """Whether the far side of the tunnel, TensorFlow's gRPC server, sends a byte to a client with this certificate.
 
     It speaks first (the SETTINGS of HTTP/2), once a client has sent its own first line.
@@ -71,7 +79,7 @@ def passes_tunnel(host: str, certificate: Path | None) -> bool:
         context.load_cert_chain(certificate / "tls.crt", certificate / "tls.key")
     try:
         with (
-            socket.create_connection((host, TUNNEL_PORT), SECS) as plain,
+            socket.create_connection((host, port), SECS) as plain,
             context.wrap_socket(plain) as secured,
         ):
             secured.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))

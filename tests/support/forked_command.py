@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from psfleet.processes import command
-from psfleet.service import settings
+from psfleet.service import process_environment
 from support.commands import COMMAND
 
 CLONE_NEWNET = 0x40000000
@@ -51,7 +51,7 @@ def main() -> None:
         runpy.run_module(plan["module"], run_name="__main__", alter_sys=True)
     except Service as service:
         module = service.module
-        settings.replace_environment(service.environment)
+        process_environment.replace_environment(service.environment)
     else:
         return
     sys.argv = [module]

@@ -28,7 +28,7 @@ START_SECS = 300.0
 RECOVERY_SECS = 240.0
 """From a fault to the next step: the Job waits 10 s, 20 s, … before it makes a pod again."""
 
-OF_FLEET = f"{COMPONENT} in (ps,chief,worker)"
+OF_FLEET = f"{COMPONENT} in (ps,loader,chief,worker)"
 """Selects the pods that train."""
 
 Object = dict[str, Any]

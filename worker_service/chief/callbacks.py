@@ -30,7 +30,8 @@ Call = Callable[[int, Callback], object]
 class Callbacks:
     """The callbacks of a run; its methods return at once, and may be called from any thread.
 
-    An exception of a callback is an event, once for each of its methods; the calls after it are made.
+    An exception of a callback is an event, once for each of its methods; the calls after it are made. Each gets
+    metrics of its own: what it does with them changes neither those of the next one nor the recorded ones.
 
     Args of the constructor:
         run: As of its step 0; may be None if there are no callbacks.
@@ -89,14 +90,14 @@ class Callbacks:
 
         def call(index: int, callback: Callback) -> None:
             if index in due:
-                callback.on_step(step, metrics)
+                callback.on_step(step, dict(metrics))
 
         self._add("on_step", call)
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
         """The weights of a step were evaluated."""
         self.start(step)
-        self._add("on_evaluate", lambda _, each: each.on_evaluate(step, metrics))
+        self._add("on_evaluate", lambda _, each: each.on_evaluate(step, dict(metrics)))
 
     def saved(self, step: int, folder: Folder) -> None:
         """A checkpoint is complete."""

@@ -40,6 +40,9 @@ class CommitThread:
             return
         check_chief(states, self._incarnation)
         if self._running is None or self._running.done():
+            if self._running is not None:
+                # Raises what `_try` does not expect: nobody else would ever see it.
+                self._running.result()
             self._running = self._thread.submit(self._try, states)
 
     def _try(self, states: States) -> None:

@@ -35,7 +35,6 @@ class EvaluationRecorder:
 
     Attributes:
         metrics: Of the newest evaluation, by name; empty before the first.
-        generation: Of the fleet's state.
     """
 
     def __init__(
@@ -53,13 +52,17 @@ class EvaluationRecorder:
         self.metrics: dict[str, float] = {}
         # Of the newest evaluation of `evaluate`, none of which runs beside another one.
         self._evaluated: dict[str, float] = {}
-        self.generation = 0
+        self._generation = 0
         self._generations: dict[int, int] = {}
+
+    def enter(self, generation: int) -> None:
+        """Own weights are from now on those of a generation."""
+        self._generation = generation
 
     def begin(self, global_step: int, values: Callable[[], Values]) -> None:
         """Begins to evaluate named tensors of the present generation; see `Evaluations.begin`."""
         # A loss can start the next generation before the evaluation ends.
-        self._generations[global_step] = self.generation
+        self._generations[global_step] = self._generation
         self.evaluations.begin(global_step, values)
 
     def begin_checkpoints(self) -> None:
@@ -121,7 +124,7 @@ class EvaluationRecorder:
         secs = round(time.perf_counter() - started, 2)
         self._log(global_step, metrics, secs)
         self._summarize(global_step, metrics, tensors)
-        generation = self._monitor.generation_of(global_step, self._generations.pop(global_step, self.generation))
+        generation = self._monitor.generation_of(global_step, self._generations.pop(global_step, self._generation))
         self._monitor.evaluated(
             Evaluation(time=time.time(), step=global_step, generation=generation, secs=secs, metrics=metrics)
         )

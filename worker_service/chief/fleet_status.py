@@ -89,9 +89,9 @@ class FleetStatusLogger:
 
     def _rate(self, who: tuple[str, int], count: int, now: float) -> float | None:
         """Growth of a count per second; None before `RATE_SECS` have passed."""
-        since, counted, rate = self._marks.setdefault(who, (now, count, -1.0))
+        since, before, rate = self._marks.setdefault(who, (now, count, -1.0))
         if now - since >= RATE_SECS:
-            rate = max(0, count - counted) / (now - since)
+            rate = max(0, count - before) / (now - since)
             self._marks[who] = (now, count, rate)
         return None if rate < 0 else round(rate, 2)
 

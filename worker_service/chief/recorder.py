@@ -86,7 +86,8 @@ class Recorder:
 
     def begin(self, generation: int) -> None:
         """A generation starts or is attached to again."""
-        self._generation = self._evaluation.generation = generation
+        self._generation = generation
+        self._evaluation.enter(generation)
 
     def start(self, global_step: int) -> None:
         """See `Observer`."""
@@ -117,7 +118,7 @@ class Recorder:
             self._summarize(session, batch, global_step, loss)
         self._begin_evaluation(session, global_step)
         # The next step may take three times as long; one that is recorded after more has no norm.
-        session.wants_norm = self._is_recorded(global_step + max(made, 1), now + 3 * secs)
+        session.measure_norm(self._is_recorded(global_step + max(made, 1), now + 3 * secs))
         step_secs = secs / max(made, 1)
         rate = self._examples(1) / step_secs
         metrics = {"loss": loss, **self._named_losses(), "step_secs": step_secs, "examples_per_sec": rate}

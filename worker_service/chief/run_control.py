@@ -14,6 +14,7 @@ from psfleet.checkpoint.replacement import specs_of
 from psfleet.checkpoint.store_client import StoreError
 from psfleet.control import run_control_pb2 as run_pb
 from psfleet.control import run_control_pb2_grpc
+from psfleet.control.prompt_stream import prompt
 from psfleet.control.tensor_stream import receiving, record_of, sending
 from psfleet.errors import PsfleetError, StorageError, TemporaryError
 from worker_service.chief.components import ChiefComponents
@@ -97,11 +98,11 @@ class RunControlServicer(run_control_pb2_grpc.RunControlServicer):
         self, request_iterator: Iterator[run_pb.TensorMessage], context: grpc.ServicerContext
     ) -> run_pb.SavedReply:
         """See run_control.proto."""
-        first = next(request_iterator, run_pb.TensorMessage())
+        messages = prompt(request_iterator, context.cancel)
+        first = next(messages, run_pb.TensorMessage())
         services = self._checked(first.caller, context)
         with self._refusals(context), services.operations.turn(first.caller, "set"):
-            requests = itertools.chain([first], request_iterator)
-            _, tensors = receiving(requests, services.weights.check_specs)
+            _, tensors = receiving(itertools.chain([first], messages), services.weights.check_specs)
             made = services.weights.set(first.caller, tensors, first.changes, context.is_active)
         return run_pb.SavedReply(folder=str(made.folder), step=made.step)
 
@@ -123,11 +124,11 @@ class RunControlServicer(run_control_pb2_grpc.RunControlServicer):
         self, request_iterator: Iterator[run_pb.TensorMessage], context: grpc.ServicerContext
     ) -> Iterator[run_pb.TensorMessage]:
         """See run_control.proto."""
-        first = next(request_iterator, run_pb.TensorMessage())
+        messages = prompt(request_iterator, context.cancel)
+        first = next(messages, run_pb.TensorMessage())
         services = self._checked(first.caller, context)
         with self._refusals(context), services.operations.turn(first.caller, "gradient"):
-            requests = itertools.chain([first], request_iterator)
-            _, tensors = receiving(requests, services.gradient.check_specs)
+            _, tensors = receiving(itertools.chain([first], messages), services.gradient.check_specs)
             loss, mean = services.gradient.mean(first, tensors, context.is_active)
         yield from sending(first.caller, mean, loss=loss)
 

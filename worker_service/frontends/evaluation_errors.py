@@ -16,7 +16,7 @@ _WHAT = "evaluating the model"
 
 
 @contextmanager
-def evaluating(job: Job) -> Iterator[None]:
+def evaluating(job: Job, what: str = _WHAT) -> Iterator[None]:
     """Converts any exception in the block to a ProgramError, except psfleet's own, such as the loss of a peer."""
     try:
         yield
@@ -25,9 +25,9 @@ def evaluating(job: Job) -> Iterator[None]:
     except tf.errors.OpError as error:
         cause = table_rows.failure(error.message)
         if cause is not None:
-            raise ProgramError(f"program {job.program!r}: {_WHAT}: {cause}") from error
+            raise ProgramError(f"program {job.program!r}: {what}: {cause}") from error
         # A session's error has the reason behind a heading; that of the operation begins with it.
         original = error.__context__
-        raise failure(job, _WHAT, original if isinstance(original, tf.errors.OpError) else error) from error
+        raise failure(job, what, original if isinstance(original, tf.errors.OpError) else error) from error
     except (Exception, SystemExit) as error:
-        raise failure(job, _WHAT, error) from error
+        raise failure(job, what, error) from error

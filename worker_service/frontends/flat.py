@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from psfleet.errors import ProgramError
 from psfleet.layout import FlatLayout, TensorSpec
 from psfleet.layout.buckets import Bucket, offsets_of_loss, specs_of_loss
 
@@ -16,6 +17,25 @@ def slices(layout: FlatLayout, vector: tf.Tensor) -> list[tf.Tensor]:
         tf.reshape(tf.slice(vector, [offset], [spec.size]), spec.shape, name=spec.name.replace("#", "__"))
         for spec, offset in zip(layout.specs, layout.offsets, strict=True)
     ]
+
+
+def require_any(program: str, loss: str, gradients: Sequence[object], scope: str = "") -> None:
+    """Checks that a loss depends on one of the tensors that it may move: otherwise it would train nothing.
+
+    Args:
+        program: The job's `program`, for the message.
+        loss: Its name in the message.
+        gradients: With respect to these tensors; None where it does not depend on one.
+        scope: Of its trainable variables, if it has one of its own.
+
+    Raises:
+        ProgramError: It depends on none.
+    """
+    if all(gradient is None for gradient in gradients):
+        where = f" under its scope {scope}" if scope else ""
+        raise ProgramError(
+            f"program {program!r}: {loss} depends on no trainable variable{where}, expected at least one"
+        )
 
 
 def dense(specs: Sequence[TensorSpec], gradients: Sequence[tf.Tensor | tf.IndexedSlices | None]) -> list[tf.Tensor]:

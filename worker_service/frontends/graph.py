@@ -66,7 +66,7 @@ class GraphFrontEnd:
                 self._loss(name, batch, record)
             self.embeddings = self._tables.complete()
             check_variables(job.program, graph, variables, job.tables)
-            self._initial = initialized(graph, variables)
+            self._initial = initialized(graph, variables, job)
         trained = [spec_of(name, variable) for name, variable in variables.items() if variable.trainable]
         self.parameters, self.losses = self._by_loss(trained)
         others = {spec_of(name, variable): variable for name, variable in variables.items() if not variable.trainable}
@@ -226,11 +226,10 @@ class GraphFrontEnd:
     ) -> tuple[tuple[tf.Tensor, ...], tuple[TableGradient, ...]]:
         """The gradient of a loss with respect to the parameters that it moves, each as `[size]`, and to rows."""
         found = tf.gradients(loss, [*parameters, *uses.rows])
+        name = list(self._program.named_losses)[index]
+        loss_name = f"loss {name}" if name else "loss(batch)"
+        flat.require_any(self._job.program, loss_name, found, self._program.scopes.get(name, ""))
         gradients = found[: len(parameters)]
-        if layout.parameters.losses and all(gradient is None for gradient in gradients):
-            name, _ = layout.parameters.losses[index]
-            scope = self._program.scopes[name]
-            raise self._error(f"loss {name} depends on no trainable variable under its scope {scope}")
         tables = table_gradients(self.embeddings, uses.gradients(found[len(parameters) :]))
         return tuple(flat.dense(specs_of_loss(layout.parameters, index), gradients)), tables
 

@@ -9,6 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from psfleet.errors import ProgramError
+from psfleet.job.job import Job
+from psfleet.job.user_code import user_code
 from psfleet.layout import TensorSpec
 
 Collections = tf.compat.v1.GraphKeys
@@ -54,9 +56,16 @@ def spec_of(name: str, variable: Any) -> TensorSpec:
     return TensorSpec(name, tuple(variable.shape.as_list()), variable.dtype.base_dtype.name)
 
 
-def initialized(graph: tf.Graph, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Runs the initializers of all variables, in a session of this process."""
-    with tf.compat.v1.Session(graph=graph) as session:
+def initialized(graph: tf.Graph, variables: Mapping[str, Any], job: Job) -> dict[str, np.ndarray]:
+    """Runs the initializers of all variables, in a session of this process.
+
+    Raises:
+        ProgramError: An initializer raised.
+    """
+    with (
+        tf.compat.v1.Session(graph=graph) as session,
+        user_code(job, "initializing the variables of loss(batch)"),
+    ):
         session.run(tf.compat.v1.variables_initializer(list(variables.values())))
         values: dict[str, np.ndarray] = session.run(dict(variables))
     return values

@@ -205,6 +205,7 @@ class KerasFrontEnd:
                     scope, loss, _ = self._forward(self._trained + self._state + self._frozen, values, batch)
             shares[:] = scaling
             found = keras_parts.gradients(tape, loss, [*parameters, *uses.rows])
+            flat.require_any(self._job.program, "the loss of the model", found)
             gradients = flat.dense(layout.parameters.specs, found[: len(parameters)])
             new_state = [scope.get_current_value(variable) for variable in self._state]
             return loss, *gradients, *self._random.of_chief(new_state), *uses.gradients(found[len(parameters) :])

@@ -103,11 +103,6 @@ class TableUses:
         """Of each use, float32 `[n, width]`."""
         return [rows for _, _, rows in self._uses]
 
-    @property
-    def tables(self) -> set[int]:
-        """The indices of the tables that are used."""
-        return {table for table, _, _ in self._uses}
-
     def gradients(self, found: Sequence[tf.Tensor | tf.IndexedSlices | None]) -> list[tf.Tensor]:
         """Ids and gradients of each table, which has each row once.
 

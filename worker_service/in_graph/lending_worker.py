@@ -77,7 +77,7 @@ class LendingWorker(Worker):
         """See `Worker`. No client opens a session with this worker until it can reach those whose tensors it gets."""
         names = ", ".join(map(str, self._peers))
         self._fleet.until(f"workers {names} to join", self._meet_peers)
-        self._progress.reading_first_batch = False
+        self._progress.await_first_batch(False)
         return super().run()
 
     def _meet_peers(self, states: States) -> bool:

@@ -26,7 +26,7 @@ class ReplicaSession(WorkerSession):
         self._step, self._index = step, index
         self._pulled = np.zeros((0, 2), np.int64)
         self.losses = {}
-        self.wants_norm = False
+        self.measure_norm(False)
 
     def start(self) -> SessionStart:
         """Waits until the chief has opened the session, and copies the replica's tensors from the ps."""

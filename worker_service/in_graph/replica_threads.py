@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from psfleet.errors import LostPeerError, PsfleetError
 from worker_service.batches import BatchNumbers
@@ -66,10 +67,16 @@ class ReplicaThreads:
             if not isinstance(failure, LostPeerError):
                 raise failure
 
-    def cause(self, error: PsfleetError) -> Exception:
-        """What ended the session: `error` on the chief's own thread, or what a replica raised before."""
+    def end(self, error: PsfleetError) -> NoReturn:
+        """Closes the session after an error on the chief's own thread.
+
+        Raises:
+            Exception: What ended the session: what a replica has raised before, or else `error`, with its own cause.
+        """
+        self._session.close(wait_secs=0.0)
         found = [*self._failures, error]
-        return next((each for each in found if not isinstance(each, LostPeerError)), found[0])
+        cause = next((each for each in found if not isinstance(each, LostPeerError)), found[0])
+        raise cause from (error.__cause__ if cause is error else error)
 
     def _run(self, session: ReplicaSession, batches: LentBatches) -> None:
         part = update_part(self._context.job)

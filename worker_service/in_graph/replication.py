@@ -69,8 +69,7 @@ class InGraph(BetweenGraph):
         try:
             shards = super().train(session, generation, batches, progress, observer)
         except PsfleetError as error:
-            session.close(wait_secs=0.0)
-            raise threads.cause(error) from error
+            threads.end(error)
         threads.join(CLOSE_SECS)
         return shards
 

@@ -5,20 +5,29 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import grpc
 import tensorflow as tf
 
-from psfleet.addresses import Address
+import psfleet
+from psfleet.addresses import LOOPBACK, Address
 from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
+from psfleet.control.credentials import read_identity
 from psfleet.control.server import serving
-from psfleet.errors import BadJobError, LostPeerError
+from psfleet.errors import BadJobError, DeadlineError, LostPeerError
+from psfleet.service.metrics import BUILD_INFO, Reading, Readings
+from psfleet.service.metrics_server import exposing
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
 from psfleet.tf.gpus import hide_gpus
 from psfleet.tf.loopback import on_loopback
+from psfleet.tls.data_plane import check_loopback
 from psfleet.tls.listeners import process_listens_on_loopback_alone
+from psfleet.tls.loader_plane import LoaderPlane, loader_plane
 
 logger = logging.getLogger("psfleet.loader")
 
@@ -30,52 +39,75 @@ def serve(settings: Settings, stop: Stop) -> int:
     """Serves data sets until the run is over or a signal comes; the run's exit code.
 
     Raises:
-        BadJobError: The run's name is missing, or the address is not of loopback.
+        BadJobError: The job or the run's name is missing; with TLS, the certificate or stunnel is.
         LostPeerError: A port is taken.
+        DeadlineError: No worker called for the job's `deadlines.stall_secs`.
         StoppedError: A signal came first.
     """
-    if not settings.run or not settings.address.loopback_host:
-        raise BadJobError(f"address is {settings.address.data}, expected PSFLEET_RUN and an address of loopback")
+    if settings.job is None or not settings.run:
+        raise BadJobError("PSFLEET_JOB and PSFLEET_RUN are missing, expected both")
+    identity = read_identity(settings.tls, "loader")
     hide_gpus()
-    servers = data_service(settings.address)
     servicer = LoaderServicer(settings.run, settings.cause)
-    with serving(settings.address, servicer, None, stop.event, stop.probes.note_answer, is_watched=True):
-        logger.info("loader is ready at %s", settings.address.data, extra={"event": "starting"})
-        while not servicer.finished.wait(LOOK_SECS):
-            if stop.event.is_set():
-                raise stop.error()
-    del servers
+    with loader_plane(settings, identity) as plane:
+        servers = data_service(plane)
+        with (
+            serving(settings.address, servicer, identity, stop.event, stop.probes.note_answer, is_watched=True),
+            exposing(settings, lambda: _metrics(settings)),
+        ):
+            logger.info("loader is ready at %s", settings.address.data, extra={"event": "starting"})
+            while not servicer.finished.wait(LOOK_SECS):
+                if stop.event.is_set():
+                    raise stop.error()
+                servicer.require_caller(settings.job.deadlines.stall_secs)
+        del servers
     return servicer.exit_code
 
 
-def data_service(address: Address) -> tuple[object, ...]:
-    """The servers of tf.data service: they stop when they are garbage collected.
+def _metrics(settings: Settings) -> Iterator[Readings]:
+    yield Readings(settings.run, "loader", settings.index, [Reading(BUILD_INFO, 1, (psfleet.__version__,))])
 
-    The dispatcher listens on the port of `address`, and its worker on one that the system chooses, both on loopback
-    only: who reaches them can run code.
+
+def data_service(plane: LoaderPlane) -> tuple[object, ...]:
+    """The servers of tf.data service: they stop when they are garbage collected. Who reaches them can run code.
 
     The dispatcher forgets its data sets when it dies. A client then gets an error, instead of the first batches again.
 
     Raises:
-        LostPeerError: The port is in use.
+        BadJobError: Other machines could reach a port that must be closed.
+        LostPeerError: A port is in use.
     """
     service = tf.data.experimental.service
-    host = address.loopback_host
+    at, batches = plane.dispatcher, plane.batches
     try:
-        with on_loopback(address.port, host):
-            dispatcher = service.DispatchServer(service.DispatcherConfig(port=address.port))
-        with on_loopback(0, host):
+        with _bound(at):
+            dispatcher = service.DispatchServer(service.DispatcherConfig(port=at.port))
+        with _bound(batches):
             worker = service.WorkerServer(
-                service.WorkerConfig(dispatcher_address=f"{host}:{address.port}", worker_address=f"{host}:%port%")
+                service.WorkerConfig(
+                    # Its own dispatcher is reached on loopback in any case.
+                    dispatcher_address=f"{at.loopback_host or LOOPBACK}:{at.port}",
+                    worker_address=f"{batches.host}:%port%",
+                    port=batches.port,
+                )
             )
-    except tf.errors.OpError as error:
-        raise LostPeerError(f"port {address.port} of {address.host} is in use, expected a free one") from error
-    for port in (address.port, int(worker._address.rpartition(":")[2])):
-        if not process_listens_on_loopback_alone(port):
+    except (tf.errors.OpError, RuntimeError) as error:
+        ports = f"port {at.port} or {batches.port}" if batches.port else f"port {at.port}"
+        raise LostPeerError(f"{ports} of {at.host} is in use, expected a free one") from error
+    for port in (at.port, int(worker._address.rpartition(":")[2])):
+        if plane.requires_closed:
+            check_loopback(port)
+        elif at.loopback_host and not process_listens_on_loopback_alone(port):
             logger.warning(
                 "port %d is open on all interfaces, expected loopback: hosts that reach it can run code", port
             )
     return dispatcher, worker
+
+
+def _bound(address: Address) -> AbstractContextManager[None]:
+    """In whose block TensorFlow listens on loopback only if the address is of it."""
+    host = address.loopback_host
+    return on_loopback(address.port, host) if host else nullcontext()
 
 
 class LoaderServicer(control_pb2_grpc.ShardControlServicer):
@@ -94,11 +126,23 @@ class LoaderServicer(control_pb2_grpc.ShardControlServicer):
         self.finished = threading.Event()
         self.exit_code = 0
         self._run = run
+        # Monotonic, in seconds. None: no worker has begun yet, however long that takes, as after the first start.
+        self._called: float | None = time.monotonic() if cause else None
         self._state = pb.ShardState(run=run, process=secrets.token_hex(8), cause=cause)
 
     def Describe(self, request: pb.DescribeRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""
+        self._called = time.monotonic()
         return self._state
+
+    def require_caller(self, secs: float) -> None:
+        """Checks that the chief has called in the last seconds: a loader that missed the run's end would never end.
+
+        Raises:
+            DeadlineError: It has not.
+        """
+        if self._called is not None and time.monotonic() - self._called > secs:
+            raise DeadlineError("a call of the chief", secs)
 
     def Finish(self, request: pb.FinishRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""

@@ -19,7 +19,7 @@ from worker_service.accumulation import microbatches
 from worker_service.frontends.interface import FrontEnd
 from worker_service.local_optimizer import VectorOptimizer
 from worker_service.loss_step import KeptGradient, local_variable, loss_step
-from worker_service.session_errors import translate_errors
+from worker_service.session_errors import translate_local_errors
 
 NO_RECORDS = 1
 """Index of a worker that keeps no gradients for records; the chief has 0."""
@@ -55,7 +55,7 @@ class LocalTraining:
             initializer = tf.group(*[each.initializer for each in variables], v1.tables_initializer())
         graph.finalize()
         self._session = v1.Session(graph=graph, config=session_config(job.device))
-        with translate_errors():
+        with translate_local_errors():
             self._session.run(initializer)
             packed = [flat.pack(values) for flat in flats]
             self._session.run(load, dict(zip(feeds, packed, strict=True)))
@@ -90,7 +90,7 @@ class LocalTraining:
         """
         count = self._num_microbatches
         losses = []
-        with translate_errors(f"step {number + 1}: "):
+        with translate_local_errors(f"step {number + 1}: "):
             for at, part in enumerate(microbatches(batch, count)):
                 feeds = dict(zip(self._feeds, part, strict=True))
                 feeds |= {self._number: np.int64(number), self._microbatch: np.int64(number * count + at)}
@@ -100,7 +100,7 @@ class LocalTraining:
 
     def values(self) -> dict[str, np.ndarray]:
         """Every named tensor."""
-        with translate_errors():
+        with translate_local_errors():
             parameters, state, frozen = self._session.run(self._variables)
         layout = self._layout
         return {

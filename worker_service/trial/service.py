@@ -32,12 +32,12 @@ POLL_SECS = 0.05
 
 
 def serve(settings: Settings, stop: Stop) -> int:
-    """Trains trials until a signal comes; returns the exit code.
+    """Trains trials until a signal comes; does not return.
 
     Raises:
         BadJobError: This process has no access to a study.
         LostPeerError: The study's storage is gone.
-        StoppedError: A signal stopped this worker in a trial.
+        StoppedError: A signal stopped this worker.
     """
     access = settings.trials
     if access is None:
@@ -61,7 +61,8 @@ def serve(settings: Settings, stop: Stop) -> int:
             gc.collect()
     except grpc.RpcError as error:
         raise LostPeerError(f"the storage of study {access.study} is gone: {error.details()}") from error
-    return 0
+    # Not exit code 0, with which a program may end this process in a trial.
+    raise stop.error()
 
 
 def _opened(access: TrialAccess) -> optuna.Study:

@@ -1,4 +1,4 @@
-"""Signs of life for the driver of a study, and the deadline of what this worker does.
+"""Signs of life for the driver of a study or of predictions, and the deadline of what this worker does.
 
 A thread renews the time of a file each second. The driver kills a worker that does not: it is frozen. What the main
 thread does has a deadline, too; when it expires, the process ends, because nothing interrupts code that waits.
@@ -58,7 +58,7 @@ class SignsOfLife:
         try:
             self._path.touch()
         except OSError as error:
-            logger.warning("no sign of life for the driver of the study: %s", error)
+            logger.warning("no sign of life for the driver: %s", error)
 
     def _beat_forever(self) -> None:
         pause = threading.Event()

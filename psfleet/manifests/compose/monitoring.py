@@ -11,7 +11,7 @@ from psfleet.manifests.compose.mounts import bind
 
 PROFILE = "monitoring"
 ALIAS = "fleet-metrics"
-"""A name that every ps and worker has on the fleet's network; docker/monitoring/prometheus.yml looks it up."""
+"""A name that every ps, loader and worker has on the fleet's network; docker/monitoring/prometheus.yml looks it up."""
 FOLDER = Path(psfleet.__file__).resolve().parents[1] / "docker" / "monitoring"
 """Configuration of both services, which is mounted; it is part of the checkout, not of an installed package."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import Any
 
 from psfleet.errors import BadJobError
@@ -46,8 +47,9 @@ def moved(content: dict[str, Any], network: str, place: OnFleet, closed: str, ou
         if isinstance(service["networks"], dict) and closed in service["networks"]:
             service["networks"].pop(outside, None)
         mounts = service["volumes"]
-        if any(each["target"] == TLS for each in mounts):
-            others = [each for each in mounts if each["target"] != TLS]
-            service["volumes"] = [*others, certificate_mount(place.fleet, "worker")]
+        # A folder of certificates is named by its role.
+        roles = [PurePosixPath(each["source"]).name for each in mounts if each["target"] == TLS]
+        others = [each for each in mounts if each["target"] != TLS]
+        service["volumes"] = [*others, *(certificate_mount(place.fleet, role) for role in roles)]
     content["networks"][closed] = {"external": True, "name": network}
     return content

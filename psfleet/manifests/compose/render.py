@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from psfleet.addresses import Address, container_addresses, num_own_ps
+from psfleet.addresses import Address, container_addresses, loader_addresses, num_own_ps
 from psfleet.job.container import Limits
 from psfleet.job.job import Job
 from psfleet.manifests import container
@@ -20,7 +20,7 @@ from psfleet.manifests.yaml_text import comment, dump, job_text
 from psfleet.service import settings
 
 ROLE = "psfleet.role"
-"""Label: ps, chief, worker or tensorboard."""
+"""Label: ps, loader, chief, worker or tensorboard."""
 FLEET, OUTSIDE = "fleet", "outside"
 """Networks: the first has no way out or in; on the second, ports are published on loopback, and stores reached."""
 RESULTS = "results"
@@ -70,16 +70,16 @@ def render(job: Job, job_file: Path, folder: Path | None = None, paused: bool = 
     """A compose file's content; see `file_text`.
 
     Raises:
-        BadJobError: The checkpoints are in a store, and `tls` is false; or the job has loaders.
+        BadJobError: The checkpoints are in a store, and `tls` is false.
     """
     store_access.require_closed(job)
-    container.require_own_input(job)
     paths = _Paths(job_file, folder)
     ps, _ = container_addresses(job)
     services = {f"ps-{index}": _ps(job, ps, paths, index) for index in range(num_own_ps(job))}
-    own_ps = list(services)
-    services["worker"] = _worker(job, ps, paths, own_ps)
-    services["chief"] = _chief(job, ps, paths, own_ps, paused)
+    services |= {f"loader-{index}": _loader(job, ps, paths, index) for index in range(job.input.num_loaders)}
+    serving = list(services)
+    services["worker"] = _worker(job, ps, paths, serving)
+    services["chief"] = _chief(job, ps, paths, serving, paused)
     services["tensorboard"] = _tensorboard(job)
     services |= monitoring.services(FLEET, OUTSIDE, container_hardening(), lambda path: paths.source(str(path)))
     return {
@@ -98,20 +98,30 @@ def _ps(job: Job, ps: list[Address], paths: _Paths, index: int) -> Service:
     return service
 
 
-def _worker(job: Job, ps: list[Address], paths: _Paths, own_ps: list[str]) -> Service:
+def _loader(job: Job, ps: list[Address], paths: _Paths, index: int) -> Service:
+    """Mounts what workers do: their data sets name files by the same paths. It has no way out, as it calls no ps."""
+    address = loader_addresses(job)[index]
+    own = {settings.INDEX: str(index), settings.ADDRESS: address.data}
+    service = _member(job, ps, "loader", job.container.worker_image, job.container.loader, own)
+    service["volumes"] += paths.mounts(job)
+    networks = {FLEET: {"aliases": [monitoring.ALIAS, address.host]}}
+    return service | {"entrypoint": list(container.LOADER), "networks": networks}
+
+
+def _worker(job: Job, ps: list[Address], paths: _Paths, serving: list[str]) -> Service:
     """Workers and spares other than the chief; they lease their indices from ps 0."""
     service = _member(job, ps, "worker", job.container.worker_image, job.container.worker, {settings.INDEX: "-1"})
     service["volumes"] += paths.mounts(job)
     deploy = {**service.get("deploy", {}), "replicas": job.fleet.processes - 1}
-    return service | {"deploy": deploy, "depends_on": _after(own_ps)}
+    return service | {"deploy": deploy, "depends_on": _after(serving)}
 
 
-def _chief(job: Job, ps: list[Address], paths: _Paths, own_ps: list[str], paused: bool) -> Service:
+def _chief(job: Job, ps: list[Address], paths: _Paths, serving: list[str], paused: bool) -> Service:
     """Depends on all others, so that compose stops it first and it can save while they are still there."""
     own = {settings.INDEX: "0", **container.hold(paused)}
     service = _member(job, ps, "chief", job.container.worker_image, job.container.worker, own)
     service["volumes"] += paths.mounts(job)
-    service["depends_on"] = _after([*own_ps, "worker"])
+    service["depends_on"] = _after([*serving, "worker"])
     return service
 
 
@@ -135,7 +145,7 @@ def _tensorboard(job: Job) -> Service:
 
 
 def _member(job: Job, ps: list[Address], role: str, image: str, limits: Limits, own: Mapping[str, str]) -> Service:
-    """The settings that ps, workers and chief have in common; `own` are environment variables of this service."""
+    """The settings that ps, loaders, workers and chief share; `own` are environment variables of this service."""
     own_job = {settings.JOB: plain(job_text(job)), settings.RECORDS: container.RECORDS}
     restarts = job.fleet.max_restarts
     store = store_access.variables(job, role)
@@ -143,7 +153,12 @@ def _member(job: Job, ps: list[Address], role: str, image: str, limits: Limits, 
     return {
         "image": image,
         "labels": {ROLE: role},
-        "environment": {**own_job, **container.environment(job, job.name, ps), **own, **store},
+        "environment": {
+            **own_job,
+            **container.environment(job, job.name, ps, loader_addresses(job)),
+            **own,
+            **store,
+        },
         "restart": f"on-failure:{restarts}" if restarts else "no",
         "stop_grace_period": duration(job.deadlines.stop_secs),
         "networks": {FLEET: {"aliases": [monitoring.ALIAS]}, **outside},
@@ -155,7 +170,7 @@ def _member(job: Job, ps: list[Address], role: str, image: str, limits: Limits, 
 
 
 def health_check(start_secs: float) -> Service:
-    """The health check of a ps or worker, which may take so long to start."""
+    """The health check of a ps, loader or worker, which may take so long to start."""
     return {
         "test": ["CMD", *HEALTH_COMMAND],
         "interval": f"{HEALTH_SECS}s",
@@ -181,14 +196,14 @@ def _results(job: Job, role: str) -> list[Service]:
 
     The image declares that folder as a volume: it lasts as long as the container, over its restarts.
     """
-    if role != "chief" and not job.checkpoint.shared:
+    if role == "loader" or (role != "chief" and not job.checkpoint.shared):
         return []
     return [{"type": "volume", "source": RESULTS, "target": container.OUT}]
 
 
 def _certificates(job: Job, role: str) -> list[Service]:
     """The mount of a role's certificate."""
-    return [certificate_mount(job.name, "ps" if role == "ps" else "worker")] if job.tls else []
+    return [certificate_mount(job.name, role if role in ("ps", "loader") else "worker")] if job.tls else []
 
 
 def closed_network() -> dict[str, Any]:

@@ -44,6 +44,8 @@ FILES = {
     "az": ("AZURE_FEDERATED_TOKEN_FILE",),
 }
 """By scheme, the variables whose values are files: containers get these variables if they are set, and the files."""
+ROLES = ("ps", "chief")
+"""The roles whose processes reach the store."""
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
 """The client of every store reads them; a variable in small letters counts before the other."""
 NO_PROXY = ("no_proxy", "NO_PROXY")
@@ -55,7 +57,7 @@ def variables(job: Job, role: str) -> dict[str, str | None]:
 
     Credentials have no value: compose takes it from its own environment, so that it is in no file.
     """
-    if job.checkpoint.store is None or role == "worker":
+    if job.checkpoint.store is None or role not in ROLES:
         return {}
     scheme = scheme_of(job.checkpoint.store)
     found: dict[str, str | None] = dict.fromkeys(VARIABLES[scheme])
@@ -71,7 +73,7 @@ def variables(job: Job, role: str) -> dict[str, str | None]:
 
 def mounts(job: Job, role: str) -> list[dict[str, Any]]:
     """The files that these variables name; read only."""
-    if role == "worker":
+    if role not in ROLES:
         return []
     return [bind(plain(path), f"{container.STORE}/{name}") for name, path in files(job).items()]
 

@@ -17,15 +17,16 @@ POD_INDEX = "apps.kubernetes.io/pod-index"
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 CONTROLLER_UID = "batch.kubernetes.io/controller-uid"
 """Label of the pods of an Indexed Job."""
-PS, CHIEF, WORKER, RESULTS = "ps", "chief", "worker", "results"
-"""Components: the Jobs of the ps, of worker 0, and of the other workers; and the pod that reads the volume."""
-TRAINING = (PS, CHIEF, WORKER)
+PS, LOADER, CHIEF, WORKER, RESULTS = "ps", "loader", "chief", "worker", "results"
+"""Components: the Jobs of the ps, of the loaders, of worker 0, and of the other workers; and the pod that reads the
+volume."""
+TRAINING = (PS, LOADER, CHIEF, WORKER)
 CLIENT = "client"
 """Component of the pods of a standing fleet's clients."""
 RENEWED = "psfleet.renewed"
 """Annotation of such a pod: when `psfleet run` renewed it. Its script ends if that stops."""
-FIRST_INDEX = {PS: 0, CHIEF: 0, WORKER: 1}
-"""Index of a ps or worker that has the completion index 0 of its Job, by component."""
+FIRST_INDEX = {PS: 0, LOADER: 0, CHIEF: 0, WORKER: 1}
+"""Index of a process that has the completion index 0 of its Job, by component."""
 ON_FLEET = "psfleet.on-fleet"
 """Label of the chief's Job of a run that trains on the ps of a standing fleet: the fleet's name."""
 RUN_ID = "psfleet.run"
@@ -47,8 +48,8 @@ def require_service_name(name: str) -> None:
 
 
 def role_of(component: str) -> str:
-    """The role of a Job's pods, ps or worker: image, limits, certificate, ServiceAccount and settings are by role."""
-    return PS if component == PS else WORKER
+    """The role of a Job's pods: limits, certificate, ServiceAccount and settings are by role."""
+    return component if component in (PS, LOADER) else WORKER
 
 
 def labels(name: str, component: str | None = None, part_of: str = RUN) -> dict[str, str]:
@@ -106,6 +107,12 @@ def addresses(job: Job) -> list[Address]:
     """The addresses of all ps within their namespace: the pods of an Indexed Job have host names with their index."""
     hosts = (f"{component_name(job.name, PS)}-{index}.{job.name}" for index in range(num_own_ps(job)))
     return ps_addresses(job, [Address(host, DATA_PORT) for host in hosts])
+
+
+def loader_addresses(job: Job) -> list[Address]:
+    """As `addresses`, of the loaders."""
+    hosts = (f"{component_name(job.name, LOADER)}-{index}.{job.name}" for index in range(job.input.num_loaders))
+    return [Address(host, DATA_PORT) for host in hosts]
 
 
 def client_name(name: str, index: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from psfleet.addresses import Address
@@ -12,6 +12,7 @@ from psfleet.manifests.kubernetes.names import (
     COMPLETION_INDEX,
     COMPONENT,
     FIRST_INDEX,
+    LOADER,
     PS,
     STANDING,
     WORKER,
@@ -22,10 +23,11 @@ from psfleet.manifests.kubernetes.names import (
     selector,
 )
 from psfleet.manifests.kubernetes.pod_template import Object, ports
+from psfleet.manifests.kubernetes.policy_rules import NETWORKING, peers, pods_of, policy_spec, tcp, to_resolver
 from psfleet.manifests.on_fleet import OnFleet
 
-DNS_PORTS = (53, 5353)
-"""Ports of the cluster's resolver, wherever it runs: a policy sees the port of its pod, which is 5353 on OpenShift."""
+TO_LOADERS = "to-loaders"
+"""Last part of the name of the policy of those who read from loaders."""
 
 
 def run_policies(job: Job, place: OnFleet | None = None) -> list[Object]:
@@ -33,45 +35,63 @@ def run_policies(job: Job, place: OnFleet | None = None) -> list[Object]:
 
     Chief and workers reach the data and control ports of the ps, and the ps reach their data port: TensorFlow connects
     in both directions. The chief reaches the workers' control port, to ask for gradients. With in-graph replication,
-    the chief and each worker reach each other's data port, too. With several parts those of one replica do.
+    the chief and each worker reach each other's data port, too. With several parts those of one replica do. Chief and
+    workers reach the ports of loaders, which reach nothing but DNS and what the job adds.
 
     Args:
         place: On a standing fleet; None: the run has no ps of one.
     """
     data, control = ports(job).values()
     own = selector(job.name)
-    chief, others = _peers(own, [CHIEF]), _peers(own, [WORKER])
+    chief, others = peers(own, [CHIEF]), peers(own, [WORKER])
     ingress: list[Object] = []
     egress: list[Object] = []
     further: list[Object] = []
     if place is not None or job.fleet.ps_addresses is None:
         serving = own if place is None else selector(place.fleet, None, STANDING)
-        ps = _peers(serving, [PS])
-        ingress.append({"from": ps, "ports": _tcp([data])})
-        egress.append({"to": ps, "ports": _tcp([data, control])})
-        further.append(_of_the_ps(job, place, _chosen(serving, [PS])))
+        ps = peers(serving, [PS])
+        ingress.append({"from": ps, "ports": tcp([data])})
+        egress.append({"to": ps, "ports": tcp([data, control])})
+        further.append(_of_the_ps(job, place, pods_of(serving, [PS])))
     of_chief = [data, control] if job.update.is_in_graph else [control]
-    ingress.append({"from": chief, "ports": _tcp(of_chief)})
-    egress.append({"to": others, "ports": _tcp(of_chief)})
+    ingress.append({"from": chief, "ports": tcp(of_chief)})
+    egress.append({"to": others, "ports": tcp(of_chief)})
     if job.update.is_in_graph:
-        egress.append({"to": chief, "ports": _tcp([data])})
-        opened = [{"from": others, "ports": _tcp([data])}]
-        further.append(_policy(job, own_policy(job.name, CHIEF), _chosen(own, [CHIEF]), opened, []))
+        egress.append({"to": chief, "ports": tcp([data])})
+        opened = [{"from": others, "ports": tcp([data])}]
+        further.append(_policy(job, own_policy(job.name, CHIEF), pods_of(own, [CHIEF]), opened, []))
     if job.fleet.parts > 1:
         further += [policy for replica in range(job.fleet.replicas) for policy in _of_parts(job, replica)]
-    egress.append({"ports": [_port(port, protocol) for port in DNS_PORTS for protocol in ("UDP", "TCP")]})
+    egress.append(to_resolver())
     if place is None and job.fleet.ps_addresses is not None:
-        egress.append({"ports": _tcp(_ports_elsewhere(job))})
-    return [_policy(job, job.name, {"matchLabels": own}, ingress, [*egress, *job.kubernetes.egress]), *further]
+        egress.append({"ports": tcp(_ports_elsewhere(job))})
+    pods: Object = {"matchLabels": own}
+    if job.input.num_loaders:
+        pods["matchExpressions"] = [{"key": COMPONENT, "operator": "NotIn", "values": [LOADER]}]
+        further += _of_loaders(job)
+    return [_policy(job, job.name, pods, ingress, [*egress, *job.kubernetes.egress]), *further]
 
 
 def _of_the_ps(job: Job, place: OnFleet | None, ps: Object) -> Object:
     """What the ps are allowed for a run in addition to the policy of all pods of the run, or of the standing fleet."""
     data, control = ports(job).values()
     name = own_policy(job.name, PS) if place is None else on_fleet_policy(job.name)
-    workers = _peers(selector(job.name), [CHIEF, WORKER])
-    ingress = [{"from": workers, "ports": _tcp([data, control])}]
-    return _policy(job, name, ps, ingress, [{"to": workers, "ports": _tcp([data])}])
+    workers = peers(selector(job.name), [CHIEF, WORKER])
+    ingress = [{"from": workers, "ports": tcp([data, control])}]
+    return _policy(job, name, ps, ingress, [{"to": workers, "ports": tcp([data])}])
+
+
+def _of_loaders(job: Job) -> list[Object]:
+    """What loaders are allowed, and what chief and workers are allowed with them: these connect, and no loader does."""
+    own = selector(job.name)
+    loaders, workers = pods_of(own, [LOADER]), pods_of(own, [CHIEF, WORKER])
+    open_ports = tcp(ports(job, LOADER).values())
+    ingress = [{"from": [{"podSelector": workers}], "ports": open_ports}]
+    egress = [{"to": [{"podSelector": loaders}], "ports": open_ports}]
+    return [
+        _policy(job, own_policy(job.name, LOADER), loaders, ingress, [to_resolver(), *job.kubernetes.egress]),
+        _policy(job, own_policy(job.name, TO_LOADERS), workers, [], egress),
+    ]
 
 
 def _of_parts(job: Job, replica: int) -> list[Object]:
@@ -79,16 +99,16 @@ def _of_parts(job: Job, replica: int) -> list[Object]:
     tasks = list(job.fleet.tasks_of(replica))
     selected = {WORKER: _workers(job, [task for task in tasks if task])}
     if 0 in tasks:
-        selected[CHIEF] = _chosen(selector(job.name), [CHIEF])
+        selected[CHIEF] = pods_of(selector(job.name), [CHIEF])
     data, _ = ports(job).values()
-    peers, port = [{"podSelector": pods} for pods in selected.values()], _tcp([data])
+    others, port = [{"podSelector": pods} for pods in selected.values()], tcp([data])
     return [
         _policy(
             job,
             replica_policy(job.name, replica, component),
             pods,
-            [{"from": peers, "ports": port}],
-            [{"to": peers, "ports": port}],
+            [{"from": others, "ports": port}],
+            [{"to": others, "ports": port}],
         )
         for component, pods in selected.items()
     ]
@@ -96,36 +116,15 @@ def _of_parts(job: Job, replica: int) -> list[Object]:
 
 def _workers(job: Job, indices: Sequence[int]) -> Object:
     """Selects workers other than the chief by their indices."""
-    pods = _chosen(selector(job.name), [WORKER])
+    pods = pods_of(selector(job.name), [WORKER])
     values = [str(index - FIRST_INDEX[WORKER]) for index in indices]
     pods["matchExpressions"].append({"key": COMPLETION_INDEX, "operator": "In", "values": values})
     return pods
 
 
 def _policy(job: Job, name: str, pods: Object, ingress: list[Any], egress: list[Any]) -> Object:
-    spec = {"podSelector": pods, "policyTypes": ["Ingress", "Egress"], "ingress": ingress, "egress": egress}
-    meta = {"name": name, "labels": labels(job.name)}
-    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": meta, "spec": spec}
-
-
-def _peers(fleet: dict[str, str], components: Sequence[str]) -> list[Object]:
-    return [{"podSelector": _chosen(fleet, components)}]
-
-
-def _chosen(fleet: dict[str, str], components: Sequence[str]) -> Object:
-    """Selects the pods of components of a fleet."""
-    return {
-        "matchLabels": fleet,
-        "matchExpressions": [{"key": COMPONENT, "operator": "In", "values": [*components]}],
-    }
-
-
-def _tcp(numbers: Iterable[int]) -> list[Object]:
-    return [_port(number, "TCP") for number in numbers]
-
-
-def _port(number: int, protocol: str) -> Object:
-    return {"protocol": protocol, "port": number}
+    meta, spec = {"name": name, "labels": labels(job.name)}, policy_spec(pods, ingress, egress)
+    return {"apiVersion": NETWORKING, "kind": "NetworkPolicy", "metadata": meta, "spec": spec}
 
 
 def _ports_elsewhere(job: Job) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from psfleet.job.job import Job
-from psfleet.manifests.kubernetes.names import CHIEF, COMPONENT, PS, RESULTS, TRAINING, WORKER, selector
+from psfleet.manifests.kubernetes.names import CHIEF, COMPONENT, LOADER, PS, RESULTS, TRAINING, WORKER, selector
 
 Object = dict[str, Any]
 
@@ -16,11 +16,11 @@ TENSORBOARD = "tensorboard"
 
 
 def mounts_results(job: Job, component: str) -> bool:
-    """Whether the pods of a component mount the volume: the chief's, and the others if the job says that they do.
+    """Whether the pods of a component mount the volume: the chief's, and ps and workers if the job says that they do.
 
     The chief has a Job of its own, because all pods of a Job have the same volumes.
     """
-    return component == CHIEF or job.checkpoint.shared
+    return component == CHIEF or (job.checkpoint.shared and component != LOADER)
 
 
 def same_node_affinity(job: Job) -> Object:
@@ -37,8 +37,8 @@ def same_node_affinity(job: Job) -> Object:
 
 
 def spread(job: Job, component: str) -> Object:
-    """The ps, or all workers, on as many nodes as have room for them: a node that is lost takes few of them."""
-    alike = [PS] if component == PS else [CHIEF, WORKER]
+    """The ps, loaders, or all workers, on as many nodes as have room for them: a lost node takes few of them."""
+    alike = [component] if component in (PS, LOADER) else [CHIEF, WORKER]
     counted = {"key": COMPONENT, "operator": "In", "values": alike}
     return {
         "maxSkew": 1,

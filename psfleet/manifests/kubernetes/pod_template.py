@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from psfleet.addresses import DATA_PORT
+from psfleet.addresses import DATA_PORT, Address
 from psfleet.job.container import Limits
 from psfleet.job.job import Job
 from psfleet.manifests import container
@@ -15,12 +15,15 @@ from psfleet.manifests.kubernetes.names import (
     CONTROLLER_UID,
     FIRST_INDEX,
     JOB_KEY,
+    LOADER,
     PROGRAM_VOLUME,
     PS,
     RESULTS,
+    WORKER,
     addresses,
     component_name,
     labels,
+    loader_addresses,
     program_map,
     role_of,
     tls_secret,
@@ -43,8 +46,8 @@ def template(job: Job, component: str, program: list[Object] | None, place: OnFl
     """The pod template of a component's Job.
 
     Args:
-        program: The `items` of the volume with the training program's files, which only workers read; None: it is in
-            the image.
+        program: The `items` of the volume with the program's files, which workers and loaders read; None: it is in the
+            image.
         place: On a standing fleet, whose certificates the pods have; None: the run has ps of its own.
     """
     role = role_of(component)
@@ -88,9 +91,12 @@ def container_security() -> Object:
     }
 
 
-def ports(job: Job) -> dict[str, int]:
-    """The ports on which the pods of a fleet connect to each other, by name."""
+def ports(job: Job, component: str = PS) -> dict[str, int]:
+    """The ports on which the pods of a component take connections of others, by name."""
     data = {"tunnel": container.TUNNEL_PORT} if job.tls else {"tensorflow": DATA_PORT}
+    if component == LOADER:
+        batches = Address(component, DATA_PORT).batches
+        data["batches"] = batches.tunnel_port if job.tls else batches.port
     return {**data, "control": container.CONTROL_PORT}
 
 
@@ -126,11 +132,13 @@ def reader(job: Job, name: str) -> Object:
 
 def _container(job: Job, component: str, program: list[Object] | None, place: OnFleet | None) -> Object:
     limits: Limits = getattr(job.container, role_of(component))
-    open_ports = {**ports(job), "metrics": container.METRICS_PORT}
+    open_ports = {**ports(job, component), "metrics": container.METRICS_PORT}
+    command: Object = {"command": list(container.LOADER)} if component == LOADER else {}
     return {
         "name": component,
         "image": job.container.ps_image if component == PS else job.container.worker_image,
         "imagePullPolicy": "IfNotPresent",
+        **command,
         "env": _environment(job, component, job.name if place is None else place.run),
         "ports": [{"name": name, "containerPort": port} for name, port in open_ports.items()],
         "resources": resources(limits),
@@ -170,14 +178,14 @@ def probe(tls: bool) -> Object:
 
 
 def _environment(job: Job, component: str, run: str) -> list[Object]:
-    values = {settings.JOB: container.JOB, **container.environment(job, run, addresses(job))}
+    values = {settings.JOB: container.JOB, **container.environment(job, run, addresses(job), loader_addresses(job))}
     index = {"fieldRef": {"fieldPath": f"metadata.labels['{COMPLETION_INDEX}']"}}
     # The hosts of a Job's pods have completion indexes.
     address = f"{component_name(job.name, component)}-$({settings.COMPLETION_INDEX}).{job.name}:{DATA_PORT}"
     first = FIRST_INDEX[component]
     start = {"fieldRef": {"fieldPath": f"metadata.labels['{CONTROLLER_UID}']"}}
     # The Job replaces a pod that is deleted or evicted, or whose node is drained: SIGTERM must not make the chief end
-    # the run. A ps leaves in any case.
+    # the run. A ps or loader leaves in any case.
     leave = {"name": settings.ON_SIGTERM, "value": settings.LEAVE}
     of_workers: list[Object] = [leave, {"name": settings.START, "valueFrom": start}] if component == CHIEF else [leave]
     return [
@@ -185,7 +193,7 @@ def _environment(job: Job, component: str, run: str) -> list[Object]:
         {"name": settings.COMPLETION_INDEX, "valueFrom": index},
         *([{"name": settings.FIRST_INDEX, "value": str(first)}] if first else []),
         {"name": settings.ADDRESS, "value": address},
-        *(of_workers if component != PS else []),
+        *(of_workers if role_of(component) == WORKER else []),
     ]
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from psfleet.manifests.kubernetes.names import labels, program_map
 
 MOST_BYTES = 1_000_000
 """A ConfigMap holds 1 MiB, its other parts included."""
-LEFT_OUT = re.compile(r"(^|/)(\..*|__pycache__|runs)(/|$)")
-"""Hidden files, caches, and the results of runs on this machine."""
+LEFT_OUT = re.compile(r"\..*|__pycache__|runs")
+"""Names of files and folders: hidden ones, caches, and the results of runs on this machine."""
 CURE = "put the program into an image (container.program: image) and its data on a volume (container.mounts)"
 INVALID_IN_KEY = re.compile(r"[^-._a-zA-Z0-9]")
 
@@ -32,7 +33,7 @@ class Files:
 
     @classmethod
     def of(cls, folder: Path, cure: str = CURE) -> Files:
-        """Reads a folder, without the files that match `LEFT_OUT`.
+        """Reads a folder, without what is named as in `LEFT_OUT`.
 
         Args:
             cure: What to do if it is too large, for the message.
@@ -42,10 +43,8 @@ class Files:
         """
         contents: dict[str, bytes] = {}
         size = 0
-        for path in sorted(folder.rglob("*")):
+        for path in sorted(_paths(folder)):
             name = path.relative_to(folder).as_posix()
-            if LEFT_OUT.search(name) or not path.is_file():
-                continue
             size += path.stat().st_size
             if size > MOST_BYTES:
                 raise UsageError(
@@ -87,3 +86,11 @@ class Files:
                 key += "_"
             taken[path] = key
         return taken
+
+
+def _paths(folder: Path) -> Iterator[Path]:
+    """The files of a program; what is left out is not read: a virtual environment has ten thousands of files."""
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not LEFT_OUT.fullmatch(name)]
+        paths = (Path(parent, name) for name in files if not LEFT_OUT.fullmatch(name))
+        yield from (path for path in paths if path.is_file())

@@ -13,6 +13,7 @@ from psfleet.manifests import container
 from psfleet.manifests.kubernetes.names import (
     CHIEF,
     JOB_KEY,
+    LOADER,
     ON_FLEET,
     PS,
     RUN_ID,
@@ -62,12 +63,12 @@ def render(job: Job, job_file: Path, paused: bool = False, place: OnFleet | None
         place: On a standing fleet of the namespace; None: the run has no ps of one.
 
     Raises:
-        BadJobError: No Service can have the job's name, or there are loaders.
+        BadJobError: No Service can have the job's name.
     """
     require_service_name(job.name)
-    container.require_own_input(job)
     files = Files.of(job_file.resolve().parent) if job.container.program == "mount" else None
-    roles = [PS, WORKER] if num_own_ps(job) else [WORKER]
+    sizes = {PS: num_own_ps(job), LOADER: job.input.num_loaders, WORKER: job.fleet.processes}
+    roles = [role for role, size in sizes.items() if size]
     objects = [
         _object("v1", "ServiceAccount", job, role, automountServiceAccountToken=False)
         for role in roles
@@ -77,6 +78,8 @@ def render(job: Job, job_file: Path, paused: bool = False, place: OnFleet | None
     if PS in roles:
         objects += [_disruption_budget(job), _ps(job)]
     program = files.items() if files is not None else None
+    if LOADER in roles:
+        objects.append(_loaders(job, program, place))
     if job.fleet.processes > 1:
         objects.append(workers_job(job, program, job.fleet.processes - 1, place))
     objects.append(_chief(job, program, paused, place))
@@ -124,6 +127,12 @@ def _disruption_budget(job: Job) -> Object:
 
 def _ps(job: Job) -> Object:
     return _job_object(job, PS, job.fleet.ps, _end_on(PS, PERMANENT_CODES), template(job, PS, None), maxFailedIndexes=0)
+
+
+def _loaders(job: Job, program: list[Object] | None, place: OnFleet | None) -> Object:
+    """The Job of the loaders. Any of them is needed: a worker whose loader is lost waits for it, or burdens another."""
+    rules, pod = _end_on(LOADER, PERMANENT_CODES), template(job, LOADER, program, place)
+    return _job_object(job, LOADER, job.input.num_loaders, rules, pod, maxFailedIndexes=0)
 
 
 def _chief(job: Job, program: list[Object] | None, paused: bool, place: OnFleet | None) -> Object:

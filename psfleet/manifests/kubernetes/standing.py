@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from psfleet.addresses import DATA_PORT
@@ -12,7 +11,6 @@ from psfleet.job.fleet_file import FleetFile
 from psfleet.manifests import container
 from psfleet.manifests.kubernetes.names import (
     CLIENT,
-    COMPONENT,
     PS,
     STANDING,
     WORKER,
@@ -22,7 +20,6 @@ from psfleet.manifests.kubernetes.names import (
     selector,
     tls_secret,
 )
-from psfleet.manifests.kubernetes.network_policies import DNS_PORTS
 from psfleet.manifests.kubernetes.placement import NODE
 from psfleet.manifests.kubernetes.pod_settings import apply_settings, service_account
 from psfleet.manifests.kubernetes.pod_template import (
@@ -34,6 +31,7 @@ from psfleet.manifests.kubernetes.pod_template import (
     probes,
     resources,
 )
+from psfleet.manifests.kubernetes.policy_rules import NETWORKING, peers, pods_of, policy_spec, tcp, to_resolver
 from psfleet.manifests.kubernetes.standing_environment import of_server
 
 FILE_KEY, ACCESS_KEY = "fleet.json", "access.json"
@@ -99,51 +97,30 @@ def _policies(file: FleetFile) -> list[Object]:
     TensorFlow connects ps and workers with clients in both directions; clients do not connect to each other. The
     control plane of ps and workers is for clients, which register their sessions there.
     """
-    serving, clients = _peers(file, SERVING), _peers(file, (CLIENT,))
-    data, control = (_tcp(port) for port in _ports(file).values())
-    names = {"ports": [{"protocol": protocol, "port": port} for port in DNS_PORTS for protocol in ("UDP", "TCP")]}
-    further = [names, *file.kubernetes.egress]
+    own = selector(file.name, None, STANDING)
+    serving, clients = peers(own, SERVING), peers(own, [CLIENT])
+    data, control = (tcp([port]) for port in _ports(file).values())
+    further = [to_resolver(), *file.kubernetes.egress]
     everyone = [*serving, *clients]
     fleet = _policy(
         file,
         None,
-        SERVING,
-        [{"from": everyone, "ports": [data]}, {"from": clients, "ports": [control]}],
-        [{"to": everyone, "ports": [data]}, *further],
+        pods_of(own, SERVING),
+        [{"from": everyone, "ports": data}, {"from": clients, "ports": control}],
+        [{"to": everyone, "ports": data}, *further],
     )
     client = _policy(
         file,
         CLIENT,
-        (CLIENT,),
-        [{"from": serving, "ports": [data]}],
-        [{"to": serving, "ports": [data, control]}, *further],
+        pods_of(own, [CLIENT]),
+        [{"from": serving, "ports": data}],
+        [{"to": serving, "ports": [*data, *control]}, *further],
     )
     return [fleet, client]
 
 
-def _policy(
-    file: FleetFile, name: str | None, pods: Sequence[str], ingress: list[Object], egress: list[Object]
-) -> Object:
-    spec = {
-        "podSelector": _pods(file, pods),
-        "policyTypes": ["Ingress", "Egress"],
-        "ingress": ingress,
-        "egress": egress,
-    }
-    return _object("networking.k8s.io/v1", "NetworkPolicy", file, name, spec=spec)
-
-
-def _peers(file: FleetFile, components: Sequence[str]) -> list[Object]:
-    return [{"podSelector": _pods(file, components)}]
-
-
-def _pods(file: FleetFile, components: Sequence[str]) -> Object:
-    chosen = {"key": COMPONENT, "operator": "In", "values": [*components]}
-    return {"matchLabels": selector(file.name, None, STANDING), "matchExpressions": [chosen]}
-
-
-def _tcp(port: int) -> Object:
-    return {"protocol": "TCP", "port": port}
+def _policy(file: FleetFile, name: str | None, pods: Object, ingress: list[Object], egress: list[Object]) -> Object:
+    return _object(NETWORKING, "NetworkPolicy", file, name, spec=policy_spec(pods, ingress, egress))
 
 
 def _disruption_budget(file: FleetFile) -> Object:

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from psfleet.errors import UsageError
+from psfleet.errors import BadJobError, UsageError
 from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import Job
 from psfleet.manifests.certificates_folder import certificates_folder
-from psfleet.manifests.kubernetes.names import CLIENT, PS, RUN, STANDING, WORKER, labels, tls_secret
+from psfleet.manifests.kubernetes.names import LOADER, PS, RUN, STANDING, WORKER, labels, tls_secret
 from psfleet.tls import certificates
-from psfleet.tls.identity import AUTHORITY, CERTIFICATE, KEY
+from psfleet.tls.identity import AUTHORITY, CERTIFICATE, KEY, ROLES, Identity
 
 logger = logging.getLogger("psfleet.launch")
 
@@ -42,17 +42,18 @@ def ensure_certificates(job: Job) -> None:
 
 
 def tls_secrets(job: Job) -> list[dict[str, Any]]:
-    """The Secrets of ps and workers of a run; none without TLS. The authority's key stays on this machine.
+    """The Secrets of the roles that a run has; none without TLS. The authority's key stays on this machine.
 
     Raises:
         UsageError: The certificates cannot be read.
     """
-    return _secrets(job.name, (PS, WORKER), RUN) if job.tls else []
+    roles = (PS, LOADER, WORKER) if job.input.num_loaders else (PS, WORKER)
+    return _secrets(job.name, roles, RUN) if job.tls else []
 
 
 def fleet_secrets(file: FleetFile) -> list[dict[str, Any]]:
-    """As `tls_secrets`, of ps, workers and clients of a standing fleet."""
-    return _secrets(file.name, (PS, WORKER, CLIENT), STANDING) if file.tls else []
+    """As `tls_secrets`, of all roles: of a standing fleet, its clients, and the loaders of its runs."""
+    return _secrets(file.name, ROLES, STANDING) if file.tls else []
 
 
 def _secrets(fleet: str, roles: Sequence[str], part_of: str) -> list[dict[str, Any]]:
@@ -60,9 +61,11 @@ def _secrets(fleet: str, roles: Sequence[str], part_of: str) -> list[dict[str, A
     secrets = []
     for role in roles:
         try:
-            files = {name: (folder / role / name).read_bytes() for name in (AUTHORITY, CERTIFICATE, KEY)}
-        except OSError as error:
-            raise UsageError(f"certificates in {folder}: {error.strerror or error}") from error
+            # Not file by file: another command may be renewing them.
+            found = Identity(folder / role).current()
+        except BadJobError as error:
+            raise UsageError(f"certificates in {folder}: {error}") from error
+        files = {AUTHORITY: found.authority, CERTIFICATE: found.certificate, KEY: found.key}
         meta = {"name": tls_secret(fleet, role), "labels": labels(fleet, role, part_of)}
         # Not `stringData`, whose changes server-side apply does not follow.
         data = {name: b64encode(content).decode() for name, content in files.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ CONFLICT = 409
 """Status of the engine's answer: a name is taken, or a container is being removed already."""
 REMEMBERED_SECS = 3600
 """How far back the engine is asked for containers that ran out of memory; it remembers its last 256 events."""
+START_TRIES = 3
+"""A busy engine sometimes fails to publish a port or to join a network."""
 RESTARTING = "restarting"
 """State of a container that has ended and that Docker is about to start again."""
 
@@ -82,8 +85,8 @@ def place_on_fleet(container: Container) -> OnFleet | None:
 
 
 def index_of(labels: Mapping[str, str]) -> int | None:
-    """The index of a ps, a plain worker or the chief; a run's workers lease theirs, and other services have none."""
-    if labels[ROLE] == "ps" or (labels[ROLE] == "worker" and STANDING in labels):
+    """The index of a ps, loader, plain worker or chief; a run's workers lease theirs, and other services have none."""
+    if labels[ROLE] in ("ps", "loader") or (labels[ROLE] == "worker" and STANDING in labels):
         return int(labels[SERVICE].rpartition("-")[2])
     return 0 if labels[ROLE] == "chief" else None
 
@@ -142,6 +145,24 @@ def require_readable(home: Path) -> None:
     for path, mode in [(home, 0o5), *[(path, 0o4) for path in home.glob("*.py")]]:
         if path.stat().st_mode & mode != mode:
             raise UsageError(f"{path} cannot be read by user {USER}, as which containers run: `chmod -R o+rX {home}`")
+
+
+def start_containers(containers: Sequence[Container], num_threads: int) -> None:
+    """Starts all at the same time. Compose would order them, but the services wait for each other.
+
+    Raises:
+        UsageError: One does not start.
+    """
+    left = list(containers)
+    for _ in range(START_TRIES):
+        with ThreadPoolExecutor(num_threads) as pool:
+            starts = [(each, pool.submit(each.start)) for each in left]
+        failed = [(each, error) for each, start in starts if (error := start.exception()) is not None]
+        if not failed:
+            return
+        left = [each for each, _ in failed]
+    (first, error), *_ = failed
+    raise UsageError(f"container {first.name} does not start: {error}") from error
 
 
 def end_container(each: Container, timeout_secs: int) -> None:

@@ -6,7 +6,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from psfleet.errors import UsageError
 from psfleet.job.job import Job, job_from_json
 from psfleet.launch.log_reader import lines_of
 from psfleet.launch.platform import Member, Request
+from psfleet.launch.up import is_started
 from psfleet.manifests import container
 from psfleet.manifests.compose.on_fleet import require_no_way_out
 from psfleet.manifests.compose.render import ROLE, file_text, project
@@ -37,20 +38,20 @@ from psfleet.platforms.compose.containers import (
     place_on_fleet,
     require_readable,
     require_run,
+    start_containers,
 )
 from psfleet.platforms.compose.engine import translate_errors
 from psfleet.platforms.compose.exec import ContainerCommand, running
 from psfleet.platforms.compose.fleet_labels import ensure_certificates, renew_certificates
 from psfleet.platforms.compose.store_environment import require_usable
 from psfleet.platforms.compose.volume_reader import remove_readers, volume_reader
+from psfleet.platforms.standing.fleet_folder import one_command
 from psfleet.service import settings
 
 STOP_SECS = 10
 """How long a container may take to end once the chief has."""
 NUM_THREADS = 16
 """Number of containers that are started, or ended, at the same time."""
-START_TRIES = 3
-"""A busy engine sometimes fails to publish a port or to join a network."""
 
 
 class Compose:
@@ -77,7 +78,6 @@ class Compose:
         """See `Platform`."""
         job = request.job
         require_closed(job)
-        container.require_own_input(job)
         engine.require_plugin()
         engine.require_images(self._client, [job.container.ps_image, job.container.worker_image])
         if request.fleet:
@@ -89,7 +89,12 @@ class Compose:
 
     @translate_errors()
     def apply(self, request: Request) -> None:
-        """See `Platform`."""
+        """See `Platform`. Of two commands of this user that start a fleet, one does; then the other one finds it."""
+        with one_command(request.job.name):
+            if not is_started(self, request):
+                self._apply(request)
+
+    def _apply(self, request: Request) -> None:
         job = request.job
         self.check(request)
         if job.tls and request.fleet:
@@ -198,7 +203,9 @@ class Compose:
             for call in [pool.submit(end_container, each, STOP_SECS) for each in containers]:
                 call.result()
         for resource in [*self._client.networks.list(filters=label), *volumes]:
-            resource.remove()
+            # Another command that follows the fleet may have removed it.
+            with suppress(NotFound):
+                resource.remove()
         return bool(containers or volumes)
 
     @cached_property
@@ -235,15 +242,8 @@ class Compose:
         return chief
 
     def _start(self, name: str) -> None:
-        """Starts all containers at the same time. Compose would order them, but the services wait for each other."""
-        left = self._containers(name)
-        for _ in range(START_TRIES):
-            with ThreadPoolExecutor(NUM_THREADS) as pool:
-                starts = [(each, pool.submit(each.start)) for each in left]
-            failed = [(each, error) for each, start in starts if (error := start.exception()) is not None]
-            if not failed:
-                return
-            left = [each for each, _ in failed]
-        self.remove(name, results=False)
-        (first, error), *_ = failed
-        raise UsageError(f"container {first.name} does not start: {error}") from error
+        try:
+            start_containers(self._containers(name), NUM_THREADS)
+        except UsageError:
+            self.remove(name, results=False)
+            raise

@@ -8,18 +8,18 @@ from typing import Any
 from psfleet.errors import UsageError
 from psfleet.job.fleet_file import FleetFile
 from psfleet.manifests.certificates_folder import certificates_folder
-from psfleet.manifests.kubernetes.names import CLIENT, PS, WORKER, tls_secret
+from psfleet.manifests.kubernetes.names import tls_secret
 from psfleet.manifests.kubernetes.tls_secrets import fleet_secrets
 from psfleet.platforms.kubernetes.api import Cluster
 from psfleet.platforms.kubernetes.objects import FleetObjects
 from psfleet.platforms.kubernetes.renewal import Renewal
 from psfleet.tls import certificates
-from psfleet.tls.identity import AUTHORITY
+from psfleet.tls.identity import AUTHORITY, ROLES
 
 
 def named_secrets(file: FleetFile) -> list[dict[str, Any]]:
     """The Secrets of a fleet without their content."""
-    names = [tls_secret(file.name, role) for role in (PS, WORKER, CLIENT)] if file.tls else []
+    names = [tls_secret(file.name, role) for role in ROLES] if file.tls else []
     return [{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}} for name in names]
 
 

@@ -50,7 +50,7 @@ INTERRUPT = ("sh", "-c", "kill -INT 1")
 
 
 class Kubernetes:
-    """A `Platform` in a namespace of a cluster; each fleet is up to three Jobs and the objects that they need."""
+    """A `Platform` in a namespace of a cluster; each fleet is up to four Jobs and the objects that they need."""
 
     noun = "pod"
     look_secs = 1.0

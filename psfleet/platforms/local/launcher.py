@@ -25,7 +25,7 @@ from psfleet.report.hold import AT_START, HoldRecord
 from psfleet.report.progress import Listener, callers_console, finished_entry, progress, starting_entry
 from psfleet.report.schema import Report
 from psfleet.run_folder import RunFolder, claimed, default_folder
-from psfleet.service import settings
+from psfleet.service import process_environment
 
 
 def train(
@@ -95,7 +95,7 @@ def train_resolved(
             none.
         certificates: Of the standing fleet that is trained on, with a folder for each role; None: there is no TLS.
     """
-    settings.require_tensorflow()
+    process_environment.require_tensorflow()
     require_not_refused(job)
     path = Path(out) if out is not None else default_folder(job.name)
     done = finished_report(path, job, folder) if not fresh and not program_files else None

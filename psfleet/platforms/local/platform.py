@@ -145,12 +145,9 @@ class Local:
             task.kill()
 
     def _plan(self, program_folder: Path) -> list[Task]:
-        job, num_ps = self._job, num_own_ps(self._job)
-        roles = [
-            *(("ps", index) for index in range(num_ps)),
-            *(("loader", index) for index in range(job.input.num_loaders)),
-            *(("worker", index) for index in range(job.fleet.processes)),
-        ]
+        job = self._job
+        sizes = {"ps": num_own_ps(job), "loader": job.input.num_loaders, "worker": job.fleet.processes}
+        roles = [(role, index) for role, size in sizes.items() for index in range(size)]
         places = dict(zip(roles, free_addresses(len(roles)), strict=True))
         ps = ps_addresses(job, [at for (role, _), at in places.items() if role == "ps"])
         common = {
@@ -166,16 +163,18 @@ class Local:
             settings.ON_SIGTERM: "",
             # Nor are they those of a standing fleet, whose client the launcher may be.
             settings.FLEET: "",
-            settings.TLS: "" if self._certificates is None else str(self._certificates / "worker"),
             # The launcher reads the logs.
             settings.LOG: "",
             settings.START: self.run,
             settings.THREADS: str(threads_each(num_cores(), job.fleet.processes)),
             settings.LAUNCHED: str(int(time.time() * 1000)),
         }
-        own = [{settings.INDEX: str(index), settings.ADDRESS: at.data} for (_, index), at in places.items()]
-        folder = self._folder
-        return [Task(*role, {**common, **more}, folder.log(*role)) for role, more in zip(roles, own, strict=True)]
+        tasks = []
+        for (role, index), at in places.items():
+            tls = "" if self._certificates is None else str(self._certificates / role)
+            own = {settings.INDEX: str(index), settings.ADDRESS: at.data, settings.TLS: tls}
+            tasks.append(Task(role, index, {**common, **own}, self._folder.log(role, index)))
+        return tasks
 
     def _start(self, task: Task, cause: str) -> None:
         task.start(cause=cause)

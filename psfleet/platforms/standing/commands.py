@@ -12,7 +12,7 @@ from psfleet.platforms.standing.fleet_folder import CLIENT, FleetFolder, find, o
 from psfleet.platforms.standing.state import FAILED, TaskState
 from psfleet.platforms.standing.supervisor import start_supervisor
 from psfleet.polling import wait_until
-from psfleet.service import settings
+from psfleet.service import process_environment
 from psfleet.service.health import problem
 
 KILL_SECS = 5.0
@@ -27,7 +27,7 @@ def up(file: FleetFile) -> FleetAccess:
         LostPeerError: A process fails, or does not serve in time; the fleet is taken down again, and its logs stay.
         DeadlineError: The supervisor does not start in time; as above.
     """
-    settings.require_tensorflow()
+    process_environment.require_tensorflow()
     with one_command(file.name) as folder:
         is_up = folder.is_up() and folder.wanted.exists()
         if (is_up or folder.has_processes()) and folder.file() != file:

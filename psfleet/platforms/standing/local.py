@@ -15,7 +15,7 @@ from psfleet.platforms.standing import commands
 from psfleet.platforms.standing.fleet_folder import CLIENT, FleetFolder, find, fleet_folders, fleets_folder
 from psfleet.platforms.standing.state import FAILED, RUNNING, FleetState, TaskState
 from psfleet.processes.command import become_script
-from psfleet.service import settings
+from psfleet.service import process_environment, settings
 from psfleet.service.health import problem
 from psfleet.service.logs import EntriesAfter
 
@@ -45,8 +45,8 @@ class LocalFleets:
         """See `StandingPlatform`; never returns."""
         credentials = find(name).credentials(CLIENT)
         own = {settings.FLEET: self.access(name).model_dump_json(), settings.TLS: str(credentials or "")}
-        environment = settings.for_child(own)
-        settings.prepare_tensorflow(environment)
+        environment = process_environment.for_child(own)
+        process_environment.prepare_tensorflow(environment)
         become_script(client, arguments, environment)
 
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:

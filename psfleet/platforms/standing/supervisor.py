@@ -26,7 +26,7 @@ from psfleet.platforms.standing.task import StandingTask
 from psfleet.polling import wait_until
 from psfleet.processes.identity import identity, started_with
 from psfleet.processes.ports import free_addresses, reserve
-from psfleet.service import settings
+from psfleet.service import process_environment, settings
 from psfleet.service.logs import log_service
 
 logger = logging.getLogger("psfleet.launch")
@@ -45,7 +45,7 @@ def start_supervisor(folder: FleetFolder) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", MODULE, str(folder.path)],
             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd="/",
-            env=settings.for_child({settings.FORK_SERVER: fork_server}), start_new_session=True,
+            env=process_environment.for_child({settings.FORK_SERVER: fork_server}), start_new_session=True,
         )  # fmt: skip
 
 

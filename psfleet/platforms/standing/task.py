@@ -15,7 +15,7 @@ from psfleet.processes import fork_client
 from psfleet.processes.child import MODULES, PRELOADED
 from psfleet.processes.command import Command, Process
 from psfleet.processes.identity import identity, send_signal
-from psfleet.service import settings
+from psfleet.service import process_environment, settings
 from psfleet.service.logs import last_failure, tail
 
 logger = logging.getLogger("psfleet.launch")
@@ -93,7 +93,9 @@ class StandingTask:
     def _start(self) -> None:
         state = self.state
         self._log.touch()
-        environment = settings.for_child({**self._environment, settings.PARENT: "0", settings.CAUSE: state.cause})
+        environment = process_environment.for_child(
+            {**self._environment, settings.PARENT: "0", settings.CAUSE: state.cause}
+        )
         command = Command(MODULES[state.role], state.name, environment, self._log)
         self._process = fork_client.start(command, PRELOADED)
         state.restarts += bool(state.cause)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +20,12 @@ EXAMPLES = 16
 LOOK_SECS = 0.02
 FOREVER = threading.Event()
 """Never set: waiting for it paces the steps."""
+ENDS = {"sys.exit": sys.exit, "os._exit": os._exit}
 
 
-def build(folder: str, step_secs: float = 0.0, factor: float = 1.0) -> psfleet.GraphProgram:
+def build(
+    folder: str, step_secs: float = 0.0, factor: float = 1.0, end: str = "", predicts: bool = False
+) -> psfleet.GraphProgram:
     """Fits a number.
 
     Args:
@@ -28,7 +33,10 @@ def build(folder: str, step_secs: float = 0.0, factor: float = 1.0) -> psfleet.G
             file `hold`, no step ends.
         step_secs: Compute time of a step.
         factor: Of the loss; its logarithm is NaN below 0.
+        end: Function of `ENDS` that the second step calls with 70.
+        predicts: Whether it multiplies features by the number, in predictions.
     """
+    steps = itertools.count(1)
 
     def numbers() -> Iterator[np.ndarray]:
         with Path(folder, "reads").open("a") as file:
@@ -46,6 +54,8 @@ def build(folder: str, step_secs: float = 0.0, factor: float = 1.0) -> psfleet.G
         FOREVER.wait(step_secs)
         while Path(folder, "hold").exists():
             FOREVER.wait(LOOK_SECS)
+        if end and next(steps) == 2:
+            ENDS[end](70)
         return x
 
     def loss(x: tf.Tensor) -> tf.Tensor:
@@ -53,4 +63,7 @@ def build(folder: str, step_secs: float = 0.0, factor: float = 1.0) -> psfleet.G
         computed = tf.ensure_shape(tf.numpy_function(compute, [x], tf.float32), x.shape)
         return tf.reduce_mean(tf.square(w * computed - 3.0)) * (1.0 + tf.math.log(factor))
 
-    return psfleet.GraphProgram(loss=loss, train=data, evaluate=evaluate)
+    def predict(x: tf.Tensor) -> tf.Tensor:
+        return v1.get_variable("w", []) * tf.cast(x, tf.float32)
+
+    return psfleet.GraphProgram(loss=loss, train=data, evaluate=evaluate, predict=predict if predicts else None)

@@ -108,6 +108,14 @@ def test_a_late_heartbeat_changes_nothing() -> None:
     assert (worker.step, worker.has_left, worker.has_session) == (7, True, False)
 
 
+def test_a_repeated_heartbeat_renews_no_lease() -> None:
+    view = FleetView()
+    member = join(view, "a")
+    assert view.heartbeat(message(member), NOW)
+    assert not view.heartbeat(message(member), LATE - 1)
+    assert not view.workers[1].is_alive(LATE)
+
+
 def test_a_worker_that_has_not_joined_is_refused() -> None:
     with pytest.raises(BadJobError, match="heartbeat of worker 2 without an incarnation"):
         FleetView().heartbeat(message(Member(2)), NOW)

@@ -15,6 +15,7 @@ import tensorflow as tf
 from ps_service import service
 from ps_service.run_state import ABANDONED_SECS, IDLE_SECS, Run
 from ps_service.shard import Shard
+from ps_service.worker_record import LEASE_SECS
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BUG, ReplacedError
 from psfleet.job.sections import Fleet
@@ -123,6 +124,22 @@ def test_a_ps_that_got_a_signal_between_checkpoints_or_without_a_chief_ends_at_o
         shard.writer = SimpleNamespace(is_busy=is_busy)
         run.install(shard)
         assert not run.is_saving()
+
+
+def test_no_worker_waits_for_one_that_is_gone_or_has_no_session() -> None:
+    """Worker 2 has left; worker 1 loses its session, gets another one, and sends no heartbeat any more."""
+    run = run_with([])
+    shard: Any = run.shard
+    present: list[list[int]] = []
+    shard.set_present = present.append
+    run.exclude_absent()
+    for beat, generation in enumerate((-1, 1), start=2):
+        member = pb.Member(index=1, incarnation=2, process="1")
+        run.record_heartbeat(pb.HeartbeatRequest(caller=pb.Caller(member=member), beat=beat, generation=generation))
+        run.exclude_absent()
+    run._clock = lambda: time.monotonic() + LEASE_SECS
+    run.exclude_absent()
+    assert present == [[0, 1], [0], [0, 1], []]
 
 
 def test_the_newest_generation_is_known_while_the_next_shard_is_built() -> None:

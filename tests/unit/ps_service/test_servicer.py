@@ -37,6 +37,10 @@ class Context:
         """See grpc.ServicerContext."""
         self.metadata = dict(pairs)
 
+    def cancel(self) -> None:
+        """See grpc.ServicerContext."""
+        raise AssertionError("the call was cancelled")
+
     def abort(self, code: grpc.StatusCode, details: str) -> None:
         """See grpc.ServicerContext."""
         raise AbortedError(code, details)

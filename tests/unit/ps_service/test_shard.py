@@ -5,15 +5,23 @@ from __future__ import annotations
 import threading
 import time
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
+import tensorflow as tf
 from support.chief_samples import sample_job
 
 from ps_service.hold import Hold
-from ps_service.shard import COUNTERS_SECS, Shard
+from ps_service.restore import Restored
+from ps_service.shard import CLOSE_SECS, COUNTERS_SECS, Shard
 from ps_service.shard_plan import ShardPlan
+from psfleet.checkpoint.parts import ShardContent
 from psfleet.job.job import Job
+from psfleet.layout import Layout, TensorSpec
+from psfleet.polling import wait_until
+
+LAYOUT = Layout.plan([TensorSpec("w", (7,))], [], [], num_ps=1, bucket_bytes=4096)
 
 
 @pytest.fixture
@@ -87,6 +95,52 @@ def test_a_checkpoint_or_a_stop_is_due_at_the_step_for_which_it_was_accepted(
     assert shard._is_due(5) == (accepted and step == 5)
 
 
+class HeldGraph:
+    """The graph of a shard of which no gradient comes until it is closed."""
+
+    slot_names: ClassVar[list[str]] = []
+
+    def __init__(self, *_: object) -> None:
+        self.num_snapshots = 0
+        self._is_closed = threading.Event()
+        self.updates = SimpleNamespace(advance=self._advance)
+
+    def _advance(self, hold: bool) -> int:
+        """See `Updates`."""
+        assert self._is_closed.wait(CLOSE_SECS)
+        raise tf.errors.CancelledError(None, None, "the session was closed")
+
+    def take_snapshot(self) -> None:
+        """See `ShardGraph`."""
+        self.num_snapshots += 1
+
+    def read_snapshot(self) -> ShardContent:
+        """See `ShardGraph`."""
+        nothing = np.zeros(0, np.uint8)
+        return ShardContent(np.zeros(LAYOUT.parameters.shard_size, np.float32), {}, {}, nothing, nothing)
+
+    def close(self) -> None:
+        """See `ShardGraph`."""
+        self._is_closed.set()
+
+
+@pytest.mark.parametrize(("hold_at", "steps"), [(40, [40]), (41, []), (None, [])])
+def test_a_shard_that_starts_where_it_is_held_has_a_part_of_that_step(
+    monkeypatch: pytest.MonkeyPatch, hold_at: int | None, steps: list[int]
+) -> None:
+    """No update follows, after which one would be written: a save, or a stop, would wait for it."""
+    monkeypatch.setattr("ps_service.shard.ShardGraph", HeldGraph)
+    plan = ShardPlan("run", 1, 0, sample_job(), LAYOUT, None, hold_at=hold_at)
+    content: Any = None
+    shard = Shard("", plan, Restored(40, plan.optimizer, content), lambda message, code: None)
+    try:
+        shard.writer.await_turn(CLOSE_SECS)
+        wait_until(lambda: [part.step for part in shard.writer.parts()] == steps, CLOSE_SECS, f"the parts of {steps}")
+        assert shard._graph.num_snapshots == len(steps)
+    finally:
+        shard.close()
+
+
 def test_a_stop_that_other_ps_refused_is_moved_to_the_last_step_of_the_job(shard: Any) -> None:
     """This ps would otherwise write no part of that step."""
     job = sample_job()
@@ -109,3 +163,22 @@ def test_the_last_step_of_the_job_has_a_part_after_a_stop_that_only_this_ps_acce
     assert shard.schedule_checkpoint(51, stop=True)
     shard.step = 99
     assert shard._is_due(100)
+
+
+def test_a_shard_whose_resources_cannot_be_dropped_ends_its_threads_all_the_same(shard: Any) -> None:
+    """A shared ps logs the error, and serves other runs for weeks."""
+    ended: list[str] = []
+
+    def fail() -> None:
+        raise tf.errors.NotFoundError(None, None, "no such container")
+
+    shard.plan, shard._closing = plan_of(sample_job()), threading.Event()
+    shard._graph = SimpleNamespace(close=fail)
+    shard._reductions = SimpleNamespace(close=lambda: ended.append("pause"))
+    shard._thread = SimpleNamespace(join=lambda secs: ended.append("loop"), is_alive=lambda: False)
+    shard.writer = SimpleNamespace(
+        stop=lambda: None, await_turn=lambda secs: True, close=lambda: ended.append("writer")
+    )
+    with pytest.raises(tf.errors.NotFoundError):
+        shard.close()
+    assert ended == ["pause", "loop", "writer"]

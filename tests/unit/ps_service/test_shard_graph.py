@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +138,18 @@ def test_no_call_adds_an_operation() -> None:
         assert graph._graph.finalized
     finally:
         graph.close()
+
+
+def test_a_shard_that_cannot_be_restored_drops_its_resources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ps of a standing fleet would keep them for as long as it lives."""
+    closed: list[ShardGraph] = []
+    close = ShardGraph.close
+    monkeypatch.setattr(ShardGraph, "close", lambda graph: closed.append(graph) or close(graph))
+    with (
+        pytest.raises(ValueError, match="Cannot feed value of shape"),
+        restored({"name": "sgd"}, replace(content_of(()), state=np.zeros(3, np.uint8))),
+    ):
+        pass
+    [graph] = closed
+    with pytest.raises(RuntimeError, match="closed"):
+        graph.counters()

@@ -42,6 +42,12 @@ def table_of(optimizer: dict[str, Any], shard: int = 0, num_ps: int = 1, keeps_p
     return Table(SPEC, shard, num_ps, rule, keeps_previous)
 
 
+def content_of(table: Table) -> EmbeddingContent:
+    content = table.take_snapshot().copy()
+    table.end_snapshot()
+    return content
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda each: str(each["name"]))
 def test_rows_of_every_step_move_as_those_of_the_dense_optimizer(optimizer: dict[str, Any]) -> None:
     gradients = np.random.default_rng(0).normal(size=(STEPS, SPEC.rows, SPEC.width)).astype(np.float32)
@@ -87,7 +93,7 @@ def test_rows_that_no_gradient_has_keep_their_bits_on_any_number_of_ps(num_ps: i
         table.update([(ids[own], values[own])], np.float32(0.3), 1)
         every = np.arange(shard, SPEC.rows, num_ps)
         found[every] = table.read(every)
-        assert sorted(table.content().ids.tolist()) == ids[own].tolist()
+        assert sorted(content_of(table).ids.tolist()) == ids[own].tolist()
     expected = initial_rows(SPEC, np.arange(SPEC.rows))
     expected[ids] -= np.float32(0.3) * values
     np.testing.assert_array_equal(found, expected)
@@ -116,7 +122,7 @@ def test_a_restored_table_continues(optimizer: dict[str, Any]) -> None:
     ids, ones = np.array([8, 0, 5]), np.ones((3, SPEC.width), np.float32)
     table, restored = table_of(optimizer), table_of(optimizer)
     table.update([(ids, ones)], np.float32(0.1), 1)
-    assert restored.restore(table.content())
+    assert restored.restore(content_of(table))
     for each in (table, restored):
         each.update([(ids[:2], ones[:2])], np.float32(0.1), 2)
     np.testing.assert_array_equal(restored.read(np.arange(SPEC.rows)), table.read(np.arange(SPEC.rows)))
@@ -125,9 +131,9 @@ def test_a_restored_table_continues(optimizer: dict[str, Any]) -> None:
 def test_a_table_of_another_optimizer_keeps_its_rows_and_starts_without_state() -> None:
     table, other = table_of(OPTIMIZERS[1]), table_of(OPTIMIZERS[2])
     table.update([(np.array([4]), np.ones((1, SPEC.width), np.float32))], np.float32(0.1), 1)
-    assert not other.restore(table.content())
+    assert not other.restore(content_of(table))
     np.testing.assert_array_equal(other.read(np.array([4])), table.read(np.array([4])))
-    assert not other.content().slots["m"].any()
+    assert not content_of(other).slots["m"].any()
 
 
 def test_rows_that_were_never_updated_take_no_memory() -> None:
@@ -168,42 +174,38 @@ def moved(tables: ShardTables) -> float:
 
 def test_a_repeated_push_counts_once_and_one_that_is_not_admitted_never() -> None:
     tables = shard_tables()
-    for worker, value in ((0, 1.0), (1, 3.0), (2, 50.0), (0, 1.0)):
-        tables.stage(worker, 4, gradient(value))
-    tables.apply([0, 1], 4, 4, RATE, np.float32(1))
+    pushes = ((0, 50.0), (1, 3.0), (2, 50.0), (0, 1.0))
+    _, second, _, repeated = [tables.stage(worker, 4, gradient(value)) for worker, value in pushes]
+    tables.apply([repeated, second], 4, RATE, np.float32(1))
     assert moved(tables) == 2.0
     tables.stage(2, 4, gradient(50.0))
-    tables.stage(0, 5, gradient(1.0))
-    tables.apply([0], 5, 5, RATE, np.float32(1))
+    tables.apply([tables.stage(0, 5, gradient(1.0))], 5, RATE, np.float32(1))
     assert moved(tables) == 3.0
+    assert not tables._staged, "gradients that no update will apply take memory"
 
 
 @pytest.mark.parametrize("spares", [0, 1])
 def test_a_worker_that_is_a_step_behind_one_of_two_ps_reads_the_rows_of_its_step(spares: int) -> None:
     """The other ps may still take its gradient."""
     tables = shard_tables(fleet={"ps": 2, "workers": 2, "spares": spares})
-    for worker in (0, 1):
-        tables.stage(worker, 4, gradient(1.0))
-    tables.apply([0, 1], 4, 4, RATE, np.float32(1))
+    tables.apply([tables.stage(worker, 4, gradient(1.0)) for worker in (0, 1)], 4, RATE, np.float32(1))
     np.testing.assert_array_equal(tables.read(0, np.array([2]), 4), initial_rows(SPEC, np.array([2])))
     assert moved(tables) == 1.0
 
 
 def test_a_gradient_that_was_not_staged_is_an_error() -> None:
     with pytest.raises(KeyError):
-        shard_tables().apply([1], 4, 4, RATE, np.float32(1))
+        shard_tables().apply([1], 4, RATE, np.float32(1))
 
 
 def test_async_mode_applies_a_number_of_a_worker_once_whatever_the_step() -> None:
     tables = shard_tables(update={"mode": "async"})
-    tables.stage(1, 7, gradient(1.0))
-    tables.stage(0, 3, gradient(4.0))
-    tables.apply([1], 7, 4, RATE, np.float32(1))
+    first, other = tables.stage(1, 7, gradient(1.0)), tables.stage(0, 3, gradient(4.0))
+    tables.apply([first], 4, RATE, np.float32(1))
     assert moved(tables) == 1.0
-    tables.stage(1, 7, gradient(1.0))
     with pytest.raises(KeyError):
-        tables.apply([1], 7, 5, RATE, np.float32(1))
-    tables.apply([0], 3, 5, RATE, np.float32(0.5))
+        tables.apply([tables.stage(1, 7, gradient(1.0))], 5, RATE, np.float32(1))
+    tables.apply([other], 5, RATE, np.float32(0.5))
     assert moved(tables) == 3.0, "the factor of the policy for stale gradients is 0.5"
 
 
@@ -214,11 +216,9 @@ def test_operations_find_the_tables_of_a_shard_until_it_is_closed() -> None:
         ids = np.array([5, 2])
         rows = read_rows(tables.name, 0, SPEC, tf.constant(ids), tf.constant(4, tf.int64))
         pairs = [(tf.constant(np.array([2])), tf.ones([1, SPEC.width]))]
-        staged = stage_rows(tables.name, 1, tf.constant(4, tf.int64), pairs)
-        workers, step = tf.constant(np.array([1])), tf.constant(4, tf.int64)
-        applied = apply_rows(tables.name, workers, step, step, tf.constant([1.0]))
+        step = tf.constant(4, tf.int64)
+        applied = apply_rows(tables.name, stage_rows(tables.name, 1, step, pairs), step, tf.constant([1.0]))
         np.testing.assert_array_equal(session.run(rows), initial_rows(SPEC, ids))
-        session.run(staged)
         session.run(applied)
         assert moved(tables) == 1.0
         REGISTRY.remove(tables)

@@ -69,8 +69,13 @@ def test_a_program_that_is_built_in_time_is_not_disturbed(monkeypatch: pytest.Mo
     assert not made[0].is_alive(), "the timer would end a process that trains"
 
 
-def test_a_program_that_returns_too_late_waits_for_the_end_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process may be saving what others have trained, which the chief would do, too."""
+@pytest.mark.parametrize(
+    ("first_secs", "code"), [pytest.param(600.0, 143, id="signal"), pytest.param(0.01, LOST_PEERS, id="deadline")]
+)
+def test_a_program_that_returns_too_late_waits_for_the_end_of_the_process(
+    monkeypatch: pytest.MonkeyPatch, first_secs: float, code: int
+) -> None:
+    """The process may be saving what others have trained, which the chief would do, too, or ending the run."""
     order: list[str] = []
     is_saving, may_end = threading.Event(), threading.Event()
 
@@ -83,8 +88,9 @@ def test_a_program_that_returns_too_late_waits_for_the_end_of_the_process(monkey
     monkeypatch.setattr(build_deadline, "STOP_SECS", 0.01)
     monkeypatch.setattr("worker_service.build_deadline.os._exit", lambda code: order.append(f"exit {code}"))
     threading.Timer(0.2, may_end.set).start()
-    with build_deadline.building("program:build", 600.0, save, stop):
-        stop.event.set()
+    with build_deadline.building("program:build", first_secs, save, stop):
+        if code != LOST_PEERS:
+            stop.event.set()
         assert is_saving.wait(WAIT_SECS)
     order.append("the program goes on")
-    assert order == ["saved", "exit 143", "the program goes on"]
+    assert order == ["saved", f"exit {code}", "the program goes on"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+from typing import Any
 
+import numpy as np
 import pytest
 
 from psfleet.control import control_pb2 as pb
@@ -14,6 +16,7 @@ from worker_service.fleet_state import (
     check_chief,
     generation_of,
     has_generation,
+    has_moved_end,
     is_held,
     stop_error,
     trains_on,
@@ -111,6 +114,8 @@ def test_a_lookup_table_with_another_content_is_refused_by_the_name_of_its_layer
         generation_of(training(layout_with(colors="same", words="one")), layout_with(colors="same", words="two"))
     with pytest.raises(BadJobError, match=r"ps 0 has layout .*, expected .* of this program"):
         generation_of(training(layout_with(words="one")), layout_with(others="one"))
+    with pytest.raises(BadJobError, match=r"ps 1 has layout"):
+        generation_of([None, *training(layout_with(words="one"))], layout_with(others="one"))
 
 
 @pytest.mark.parametrize(
@@ -172,3 +177,27 @@ def test_a_run_is_held_where_a_ps_waits_before_the_final_step(states: States, is
 )
 def test_a_worker_trains_on_once_every_ps_has_steps_to_make(states: States, do_they: bool) -> None:
     assert trains_past(states, 40) == do_they
+
+
+def ends_at(final_step: int, step: int, **fields: Any) -> pb.ShardState:
+    return pb.ShardState(**{"phase": pb.RUNNING, "generation": 1, "step": step, "final_step": final_step, **fields})
+
+
+MADE = ends_at(43, 43, phase=pb.COMPLETE)
+
+
+@pytest.mark.parametrize(
+    ("states", "has_moved"),
+    [
+        pytest.param([ends_at(40, 40), MADE], False, id="each has made its last step"),
+        pytest.param([ends_at(46, 40), MADE], True, id="one has got a later one"),
+        pytest.param([ends_at(46, 40, hold_at=40), MADE], False, id="it is held before that"),
+        pytest.param([ends_at(46, 39), MADE], False, id="a state from before the worker's last step"),
+        pytest.param([ends_at(46, 40, phase=pb.EMPTY), MADE], False, id="a ps without a shard"),
+        pytest.param([ends_at(46, 40, generation=2), MADE], False, id="another generation"),
+        pytest.param([None, MADE], False, id="a ps that cannot be reached"),
+    ],
+)
+def test_a_worker_trains_on_once_a_ps_has_a_later_last_step_than_it_has_made(states: States, has_moved: bool) -> None:
+    """It has made its last step at 40 on ps 0 and at 43 on ps 1."""
+    assert has_moved_end(states, 1, np.array([[40, 40], [43, 43]])) == has_moved

@@ -147,3 +147,15 @@ def test_a_ps_that_is_lost_in_a_held_run_may_come_back_until_the_deadline(clock:
 
     fleet_wait(Beat(clock, state)).until("the end", lambda states: clock.now >= lost_at + 30)
     assert clock.now == pytest.approx(lost_at + 30, abs=10)
+
+
+def test_a_run_that_is_held_while_another_worker_reads_its_first_batch_has_no_deadline(clock: Clock) -> None:
+    """Also if that has begun after `stall_secs`, in the time that a first batch may take beyond them."""
+    held = pb.ShardState(phase=pb.RUNNING, step=40, final_step=100, hold_at=40)
+
+    def reply_of(now: float) -> pb.ShardState:
+        return state(40, is_reading=True) if now < STALL_SECS + 100 else held
+
+    end = 5 * FIRST_BATCH_SECS
+    fleet_wait(Beat(clock, reply_of)).until("the end", lambda states: clock.now >= end)
+    assert clock.now == pytest.approx(end, abs=10)

@@ -70,7 +70,7 @@ def test_the_norm_of_a_gradient_that_is_not_clipped_is_that_of_the_steps_that_wa
     with graph_fleet(1, front, front.initial_values(), **of_job) as fleet, fleet.worker(0) as worker:
         for step, is_wanted in enumerate([True, False, True]):
             if step:
-                worker.session.wants_norm = is_wanted
+                worker.session.measure_norm(is_wanted)
             pushed = worker.threads.submit(worker.session.train, (x[step],), step, step)
             fleet.advance()
             pushed.result(STEP_SECS)

@@ -13,7 +13,7 @@ import pytest
 
 from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import LostPeerError, ReplacedError
+from psfleet.errors import BUG, LostPeerError, ReplacedError
 from psfleet.polling import wait_until
 from worker_service import heartbeat as heartbeat_module
 from worker_service.fleet_state import States
@@ -228,3 +228,14 @@ def test_each_heartbeat_says_which_program_is_trained() -> None:
             call = ps.next_call()
             assert call.request.program == "digest"
             call.answer.put(pb.ShardState())
+
+
+def test_a_bug_in_what_follows_a_heartbeat_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without heartbeats the process would hold neither its index nor its lease, and would learn no end of the run."""
+    codes: queue.SimpleQueue[int] = queue.SimpleQueue()
+    monkeypatch.setattr(heartbeat_module.os, "_exit", codes.put)
+    ps = Ps()
+    with beating(ps) as (heartbeat, _):
+        heartbeat.listen(lambda states: {}["no such key"])
+        ps.next_call().answer.put(pb.ShardState(step=1))
+        assert codes.get(timeout=SECS) == BUG

@@ -7,10 +7,12 @@ import re
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter
 from support.exported_run import BIAS, KERNEL, X, trained
 from support.program_samples import sample_job
+from support.rows import first_rows
 
 from psfleet.checkpoint.versions import LITERT, Request, export_version, find
 from psfleet.errors import ProgramError, UsageError
@@ -20,7 +22,8 @@ METRICS = r"loss (\S+), mae (\S+?)"
 
 
 def _exported(folder: Path, program: str, calibrate: int | None = None, max_loss: float | None = None) -> str:
-    checkpoint = find(trained(folder, program))
+    # The variables of a functional model are not in a scope of the model's name.
+    checkpoint = find(trained(folder, program, scope="" if program == "two_inputs_program" else "net/"))
     request = Request(checkpoint=str(checkpoint.folder), kind=LITERT, calibrate=calibrate, max_loss=max_loss)
     return export_version(checkpoint, folder / "out", lambda each: export.write(request, each)).summary
 
@@ -48,6 +51,23 @@ def test_an_int8_model_has_int8_weights_and_activations_and_its_loss_is_shown(tm
     assert found is not None, summary
     before, after = float(found[2]), float(found[4])
     assert before == 0 < after < 0.1
+
+
+@pytest.mark.parametrize("calibrate", first_rows([40, None]))
+def test_a_model_with_two_inputs_reads_them_by_their_names(tmp_path: Path, calibrate: int | None) -> None:
+    summary = _exported(tmp_path, "two_inputs_program", calibrate)
+    runner = Interpreter(model_path=str(tmp_path / "out/0/model.tflite")).get_signature_runner()
+    assert sorted(runner.get_input_details()) == ["a", "b"]
+    (found,) = runner(a=np.zeros([1, 2], np.float32), b=np.ones([1, 3], np.int32)).values()
+    assert abs(found - (BIAS + 1)).max() < (0.2 if calibrate else 1e-5)
+    losses = [float(value) for value in re.findall(r"loss (\S+),", summary)]
+    assert len(losses) == 2
+    assert losses[0] == 0 <= losses[1] < 0.1
+
+
+@pytest.mark.extended
+def test_a_model_of_a_class_of_its_own_is_exported(tmp_path: Path) -> None:
+    assert "litert float" in _exported(tmp_path, "subclassed_program")
 
 
 def test_a_loss_above_the_limit_is_refused_and_leaves_nothing(tmp_path: Path) -> None:

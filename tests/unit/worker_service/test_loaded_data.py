@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,13 +20,15 @@ from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
 from psfleet.control.fleet_client import FleetClient
 from psfleet.control.server import WATCHED_SECS, serving
-from psfleet.errors import DataStallError, ProgramError
+from psfleet.errors import BadJobError, DataStallError, ProgramError
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram
 from psfleet.polling import wait_until
 from psfleet.processes.ports import free_addresses
-from worker_service.loader.service import LoaderServicer, data_service
-from worker_service.loader_watch import LoaderWatch
+from psfleet.service import settings
+from psfleet.tls.loader_plane import LoaderPlane
+from worker_service.loader.service import LoaderServicer, data_service, serve
+from worker_service.loader_watch import Loader, LoaderWatch
 from worker_service.training_data import TrainingData
 
 RUN = "loaded-1"
@@ -36,7 +39,7 @@ PER_WORKER = 24
 @contextmanager
 def running(address: Address) -> Iterator[LoaderServicer]:
     """A loader in this process."""
-    servers, servicer = data_service(address), LoaderServicer(RUN)
+    servers, servicer = data_service(LoaderPlane(address, Address(address.host, 0))), LoaderServicer(RUN)
     with serving(address, servicer, is_watched=True):
         yield servicer
     del servers
@@ -66,7 +69,8 @@ def data(
 ) -> TrainingData:
     program = GraphProgram(loss=lambda batch: batch, train=train)
     rotates = more.pop("rotates", False)
-    return TrainingData(program, job(**more), worker, workers, rotates, loaders)
+    known = [Loader(index, address, address) for index, address in enumerate(loaders)]
+    return TrainingData(program, job(**more), worker, workers, rotates, known)
 
 
 def job(**more: Any) -> Job:
@@ -125,6 +129,21 @@ def test_an_error_of_the_data_set_is_the_program_s(loaders: list[Address]) -> No
         first(1, data(missing, loaders))
 
 
+def test_each_worker_reads_from_a_loader_of_its_own(loaders: list[Address], caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "psfleet.worker"):
+        for worker in range(3):
+            first(1, data(numbers, loaders, worker, 3))
+    texts = [message for message in caplog.messages if "reads the data of this worker" in message]
+    assert texts == [f"loader {index} at {loaders[index].data} reads the data of this worker" for index in (0, 1, 0)]
+
+
+def test_a_loader_that_belongs_to_no_run_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker_service.loader.service.data_service", lambda address: pytest.fail("it listens"))
+    stop: Any = None
+    with pytest.raises(BadJobError, match="PSFLEET_JOB and PSFLEET_RUN are missing"):
+        serve(settings.read({settings.ADDRESS: "127.0.0.1:2222", settings.RUN: RUN}), stop)
+
+
 def test_a_worker_whose_loader_is_absent_takes_another_one(loaders: list[Address]) -> None:
     absent = free_addresses(1)
     assert first(3, data(numbers, [*absent, *loaders], start_secs=1)) == first(3, data(numbers, []))
@@ -140,7 +159,7 @@ def test_a_loader_ends_after_those_that_read_from_it() -> None:
     (address,) = free_addresses(1)
     with ThreadPoolExecutor() as executor, ExitStack() as loader:
         loader.enter_context(running(address))
-        with LoaderWatch(0, address) as watch:
+        with LoaderWatch(Loader(0, address, address)) as watch:
             assert watch.has_begun()
             end = executor.submit(loader.close)
             wait_until(lambda: not answers(address), 5.0, "the loader to refuse new calls")
@@ -149,7 +168,7 @@ def test_a_loader_ends_after_those_that_read_from_it() -> None:
 
 
 def answers(address: Address) -> bool:
-    with LoaderWatch(0, address) as watch:
+    with LoaderWatch(Loader(0, address, address)) as watch:
         return watch.has_begun()
 
 

@@ -105,6 +105,22 @@ def test_a_worker_that_repeats_a_step_reads_the_rows_before_it() -> None:
     assert_replayed(fleet, contents, front, lost_at + 2)
 
 
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_rows_that_a_replaced_process_stages_late_do_not_enter_the_push_of_its_successor(mode: str) -> None:
+    front = table_front_end()
+    with graph_fleet(1, front, front.initial_values(), update={"mode": mode}, **SECTIONS) as fleet:
+        with fleet.worker(0) as worker:
+            made = worker.threads.submit(worker.session.train, batch_of(0), 0, 0)
+            fleet.wait_for_size("gradients", 1)
+            late = [(np.array([3]), np.full((1, table_program.WIDTH), 50, np.float32))]
+            fleet.shards[0]._tables.stage(0, 0, late)
+            fleet.advance()
+            made.result(STEP_SECS)
+        contents = fleet.contents()
+        assert not fleet.shards[0]._tables._staged
+    assert_replayed(fleet, contents, front, 1)
+
+
 def test_a_ps_forgets_the_rows_of_gradients_that_it_drops() -> None:
     front, stale = table_front_end(), {"mode": "async", "stale": {"policy": "drop", "bound": 0}}
     sections = {**SECTIONS, "fleet": {"workers": 2}, "update": stale}
@@ -117,6 +133,32 @@ def test_a_ps_forgets_the_rows_of_gradients_that_it_drops() -> None:
         np.testing.assert_array_equal(content.tables[NAME].rows, rows)
         assert fleet.shards[0].counters().used.tolist()[:2] == [1, 0]
         assert not fleet.shards[0]._tables._staged
+
+
+def late_step(policy: str) -> tuple[EmbeddingContent, np.ndarray]:
+    """The table after step 0 of a worker and one of another that is late by it, and the ids of the first."""
+    front = table_front_end()
+    stale = {"mode": "async", "stale": {"policy": policy, "bound": 1}}
+    sections = {**SECTIONS, "optimizer": {"name": "sgd", "learning_rate": 0.1}, "fleet": {"workers": 2}}
+    with graph_fleet(1, front, front.initial_values(), **sections, update=stale) as fleet:
+        with fleet.worker(0) as worker, fleet.worker(1) as late:
+            step(fleet, worker, 0)
+            ids = fleet.contents()[0].tables[NAME].ids
+            made = late.threads.submit(late.session.train, batch_of(1), 0, 1)
+            fleet.advance()
+            made.result(STEP_SECS)
+        return fleet.contents()[0].tables[NAME], ids
+
+
+def test_rows_of_a_late_gradient_move_at_the_lower_rate() -> None:
+    (plain, before), (lowered, _) = late_step("apply"), late_step("lower_rate")
+    np.testing.assert_array_equal(plain.ids, lowered.ids)
+    is_late = ~np.isin(plain.ids, before)
+    assert is_late.any()
+    spec = table_front_end().embeddings[0]
+    initial = initial_rows(spec, plain.ids[is_late])
+    np.testing.assert_allclose(lowered.rows[is_late] - initial, (plain.rows[is_late] - initial) / 2, atol=1e-6)
+    assert np.abs(plain.rows[is_late] - initial).max() > 1e-4
 
 
 def test_the_program_of_a_table_has_summaries_of_its_own() -> None:

@@ -6,6 +6,8 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -197,6 +199,14 @@ def test_what_a_new_start_would_skip_is_known_without_a_call_of_train(index: int
     calls.clear()
     assert [worker.num_skipped(at - ahead) for at in (6, 7, 10, 11, 19, 20, 3 * ROUND + 12)] == [6, 0, 3, 0, 2, 0, 1]
     assert not calls
+
+
+def test_what_would_be_skipped_is_known_while_the_reader_opens_another_shard() -> None:
+    worker, opened = data(known([1] * 4), 0), itertools.count(NUM_SHARDS)
+    open_another = property(lambda self: bool(worker._shards.update({next(opened): self})))
+    shard: Any = type("Shard", (SimpleNamespace,), {"varies": open_another})(num_batches=lambda epoch: 1)
+    worker._shards.update(dict.fromkeys(range(NUM_SHARDS), shard))
+    assert worker.num_skipped(500) == 0
 
 
 def test_data_without_an_end_are_skipped_from_their_start() -> None:

@@ -20,6 +20,7 @@ from worker_service.training_loop import NullObserver, train, train_generation
 from worker_service.updates import AsyncPart, SyncPart
 
 FINAL_STEP = 1000
+Script = list[int | tuple[int, ...] | None]
 
 
 class Data:
@@ -43,13 +44,13 @@ class Data:
 
 
 class Session:
-    """A session on one ps that goes to the next step as the test says.
+    """A session on one ps, or several, that goes to the next step as the test says.
 
     Args of the constructor:
-        script: By call, the global step after it; None: a peer is lost.
+        script: By call, the global step after it, on each ps if there are several; None: a peer is lost.
     """
 
-    def __init__(self, script: list[int | None]) -> None:
+    def __init__(self, script: Script) -> None:
         self._script = script
         self.trained: list[tuple[int, int]] = []
         self.awaited: list[int] = []
@@ -66,10 +67,11 @@ class Session:
         return self._next()
 
     def _next(self) -> np.ndarray:
-        step = self._script.pop(0)
-        if step is None:
+        after = self._script.pop(0)
+        if after is None:
             raise LostPeerError("a ps went away")
-        return np.array([[step, FINAL_STEP if self._script else step]])
+        steps = [after] if isinstance(after, int) else after
+        return np.array([[step, FINAL_STEP if self._script else step] for step in steps])
 
 
 class Worker:
@@ -82,7 +84,7 @@ class Worker:
             self.data, BatchNumbers(mode == "sync", num_workers), Deadlines(), 0, TrainingProgress()
         )
 
-    def session(self, at: int, script: list[int | None], newest: int = -1, generation: int = 1) -> Session:
+    def session(self, at: int, script: Script, newest: int = -1, generation: int = 1) -> Session:
         """Trains a session that starts at a global step, with the newest of the worker's gradients on the ps."""
         session: Any = Session(script)
         start = SessionStart(np.array([[at, FINAL_STEP]]), np.array([newest]))
@@ -105,6 +107,14 @@ def test_a_step_is_repeated_with_its_own_batch() -> None:
     worker.session(0, [1, 2, None])
     assert worker.session(2, [3, 4], newest=1).trained == [(2, 2), (3, 3)]
     assert worker.data.starts == [0]
+
+
+def test_a_gradient_is_of_the_lowest_step_among_the_shards() -> None:
+    """One that was of the step of a shard that is ahead would be newer than the parameters of the others."""
+    worker = Worker()
+    assert worker.session(0, [(2, 1), (2, 3), (3, 3)]).trained == [(0, 0), (1, 1), (2, 2)]
+    again = worker.session(3, [(5, 4), (5, 5)], newest=3)
+    assert (again.awaited, again.trained) == ([3], [(4, 4)])
 
 
 def test_steps_that_others_made_are_skipped_by_reading_on() -> None:

@@ -137,33 +137,34 @@ def test_one_local_step_of_sgd_is_sync_mode(num_ps: int, workers: int) -> None:
         check(values(fleet), expected)
 
 
-def lose_push(fleet: GraphFleet) -> None:
-    """Waits for the next push to the first ps, and takes it away: that of a worker that is killed has not arrived."""
+def lose_push(fleet: GraphFleet, shard: int) -> None:
+    """Waits for the next push to a ps, and takes it away: that of a worker that is killed has not arrived."""
     with tf.Graph().as_default() as graph:
         container, limit = container_name(RUN, 1), fleet.job.fleet.worker_limit
         slots = exchanged_slots(fleet.job, None)
-        variables = ShardVariables(fleet.layout, 0, limit, container, device="", slots=slots)
+        variables = ShardVariables(fleet.layout, shard, limit, container, device="", slots=slots)
         push = variables.gradients.dequeue()
-    with tf.compat.v1.Session(f"grpc://{fleet.ps[0].data}", graph=graph) as session:
+    with tf.compat.v1.Session(f"grpc://{fleet.ps[shard].data}", graph=graph) as session:
         session.run(push)
 
 
 @pytest.mark.extended
-def test_a_worker_that_dies_between_the_pushes_to_two_ps_costs_nothing() -> None:
-    """ps 1 has made the round: the successor starts from its weights, slots and scalars of before."""
+@pytest.mark.parametrize(("ahead", "behind"), [(0, 1), (1, 0)])
+def test_a_worker_that_dies_between_the_pushes_to_two_ps_costs_nothing(ahead: int, behind: int) -> None:
+    """One ps has made the round: the successor starts from what it had before, with the scalars of ps 0."""
     with averaging(2, 2, 2, "adam") as (fleet, (dying, other)):
         train_round(fleet, [dying, other], range(2))
         lost = fleet.threads.submit(local_round, dying, 0, 2, range(2, 4))
-        fleet.threads.submit(lose_push, fleet).result(STEP_SECS)
+        fleet.threads.submit(lose_push, fleet, behind).result(STEP_SECS)
+        last = fleet.threads.submit(local_round, other, 1, 2, range(2, 4))
+        fleet.advance(ahead)
         dying.session.close(wait_secs=0)
         with pytest.raises(LostPeerError):
             lost.result(STEP_SECS)
-        last = fleet.threads.submit(local_round, other, 1, 2, range(2, 4))
-        fleet.advance(1)
         with fleet.worker(0) as successor:
-            assert successor.start.shards[:, 0].tolist() == [2, 4]
+            assert successor.start.shards[[ahead, behind], 0].tolist() == [4, 2]
             repeat = fleet.threads.submit(local_round, successor, 0, 2, range(2, 4))
-            fleet.advance(0)
+            fleet.advance(behind)
             for each in (repeat, last):
                 assert each.result(STEP_SECS)[:, 0].tolist() == [4, 4]
         check(values(fleet), replayed(2, 2, 2, "adam"))

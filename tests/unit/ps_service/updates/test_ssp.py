@@ -72,6 +72,17 @@ def test_a_worker_begins_no_step_while_it_is_more_than_the_bound_ahead(bound: in
         waiting.result(STEP_SECS)
 
 
+def test_members_without_a_clock_are_no_error() -> None:
+    """They have joined for a job with a higher worker limit; the error ended the ps."""
+    with racing(2, bound=0) as (fleet, (first, second)):
+        steps = [first.push(), second.push()]
+        present(fleet, 0, 1, 10_000)
+        for _ in steps:
+            fleet.advance()
+        for step in steps:
+            step.result(STEP_SECS)
+
+
 def test_a_worker_reads_the_clocks_after_the_number_of_its_gradient() -> None:
     """The ps sets its clock first, and then the number: a worker that finds the number then finds that clock, too."""
     layout = Layout.plan([TensorSpec("w", (4,))], [], [], num_ps=1, bucket_bytes=4096)

@@ -8,8 +8,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.chief_samples import sample_job
 
-from ps_service.updates.state import StateUpdate
+from ps_service.updates.state import StateUpdate, state_share
 from psfleet.layout import Layout, TensorSpec
 
 DTYPES = ("float16", "float32", "float64")
@@ -80,6 +81,12 @@ def test_the_mean_is_that_of_numpy_and_lies_between_the_values(workers: int) -> 
     near = np.nextafter(values[0], np.float32(np.inf))
     mean = Shard(np.zeros(1000, np.float32)).after(*[values[0], near] * workers)
     assert np.all((values[0] <= mean) & (mean <= near))
+
+
+def test_the_chief_alone_decides_the_state_of_the_warm_up_and_then_each_worker_has_an_equal_share() -> None:
+    share = state_share(sample_job(fleet={"workers": 4}, update={"mode": "async", "warmup_steps": 3}))
+    shares = [float(share(tf.constant(step, tf.int64))) for step in (0, 2, 3, 99)]
+    assert shares == [1.0, 1.0, 0.25, 0.25]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

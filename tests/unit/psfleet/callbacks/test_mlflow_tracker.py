@@ -94,6 +94,24 @@ def test_a_run_that_the_server_has_lost_is_made_again(tmp_path: Path, uri: str) 
     assert len(runs(other, "mine")) == 1
 
 
+def test_a_server_that_fails_gets_no_second_run(tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    tracker_of(uri).on_start(info(tmp_path))
+    marker = (tmp_path / "state" / "mlflow_run_id").read_text()
+
+    def overloaded(*_: Any) -> Any:
+        raise MlflowException("overloaded")
+
+    again = tracker_of(uri)
+    with monkeypatch.context() as patched:
+        patched.setattr(MlflowClient, "get_run", overloaded)
+        with pytest.raises(MlflowException, match="overloaded"):
+            again.on_start(info(tmp_path))
+    assert [run.info.run_id for run in runs(uri)] == [marker]
+
+
 def test_a_run_that_was_deleted_in_mlflow_is_made_again(tmp_path: Path, uri: str) -> None:
     tracker_of(uri).on_start(info(tmp_path))
     client_of(uri).delete_run(runs(uri)[0].info.run_id)

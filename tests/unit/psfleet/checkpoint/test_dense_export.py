@@ -14,6 +14,7 @@ from support.checkpoint_samples import contents, sample_layout
 
 from psfleet.checkpoint.dense_export import require_memory
 from psfleet.checkpoint.export import export, export_safetensors
+from psfleet.checkpoint.location import Folder
 from psfleet.checkpoint.manifest import Checkpoint, checkpoint_folder, read_manifest, write_manifest
 from psfleet.checkpoint.part_writing import write_part
 from psfleet.checkpoint.tensors import read_shard
@@ -85,14 +86,28 @@ def test_a_keras_format_that_memory_has_no_room_for_is_refused(checkpoint: Check
     assert "expected --out *.safetensors, which is written in blocks" in str(refused.value)
 
 
-def test_the_export_of_a_table_larger_than_memory_is_refused_before_the_model_is_built(tmp_path: Path) -> None:
-    layout = replace(sample_layout(1), embeddings=(replace(TABLE, rows=10**12),))
+def _checkpoint_with(table: EmbeddingSpec, root: Path) -> Folder:
+    """Of a table no row of which was updated."""
+    layout = replace(sample_layout(1), embeddings=(table,))
     (content,) = contents(layout, 0)
-    folder = checkpoint_folder(tmp_path, 3, 1)
+    folder = checkpoint_folder(root, 3, 1)
     parts = [write_part(folder, 0, layout, content, 3, 1, "run")]
     values = {"run": "run", "step": 3, "generation": 1, "optimizer": "adam", "slots": ["m", "v"], "extra": {}}
     write_manifest(folder, layout, parts, **values)  # type: ignore[arg-type]
+    return folder
+
+
+def test_the_export_of_a_table_larger_than_memory_is_refused_before_the_model_is_built(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError, match=r"needs 238418\.6 GiB of memory for the embedding tables, and this machine has"
     ):
+        export(_checkpoint_with(replace(TABLE, rows=10**12), tmp_path), tmp_path / "a.keras")
+
+
+def test_a_keras_model_that_would_not_hash_ids_is_refused_and_the_rows_are_not(tmp_path: Path) -> None:
+    folder = _checkpoint_with(replace(TABLE, rows=50, is_hashed=True), tmp_path)
+    with pytest.raises(
+        UsageError, match=r"a\.keras: tables\.user\.hash is true, and an exported model would read other"
+    ):
         export(folder, tmp_path / "a.keras")
+    assert export(folder, tmp_path / "a.safetensors") > 0

@@ -6,22 +6,13 @@ import json
 from collections.abc import Callable
 
 import pytest
+from support.clock import Clock
 from support.s3_server import BROKEN, S3Server
 
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.checkpoint.store_client import StoreError
 from psfleet.checkpoint.store_lease import LEASE_SECS, OWNERS, RENEW_SECS, WRITE_SECS, StoreLease
 from psfleet.errors import BadJobError
-
-
-class Clock:
-    """A clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -12,9 +12,12 @@ import tensorflow as tf
 from support.exported_run import BIAS, KERNEL, X, trained
 
 from psfleet.checkpoint import versions
+from psfleet.checkpoint.store import write_initial
 from psfleet.checkpoint.versions import Request, Version
 from psfleet.errors import NoCheckpointError, ProgramError, UsageError
+from psfleet.layout import EmbeddingSpec, Layout, TensorSpec, initial_rows
 from worker_service import export as service
+from worker_service.predictions.graph_model import GraphModel
 
 
 def export_version(source: Path, out: Path, kind: str, step: int | None = None) -> Version:
@@ -101,7 +104,80 @@ def test_a_model_that_tensorflow_cannot_save_is_one_line(tmp_path: Path, monkeyp
         export_version(trained(tmp_path), tmp_path / "out", "saved_model")
 
 
-@pytest.mark.parametrize("kind", ["saved_model", "keras"])
-def test_a_graph_program_is_refused(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(UsageError, match="has no Keras model, expected a KerasProgram"):
-        export_version(trained(tmp_path, "graph_program"), tmp_path / "out", kind)
+def test_a_graph_program_is_exported_with_its_predictions(tmp_path: Path) -> None:
+    version = export_version(trained(tmp_path, "predicting_program"), tmp_path / "out", "saved_model")
+    assert version.summary == "predictions of 1 examples verified"
+    served = tf.saved_model.load(version.folder).signatures["serving_default"]
+    found = served(x=tf.constant(X), scale=tf.constant([1.0, 2.0, 3.0]))
+    np.testing.assert_allclose(found["logits"], (X @ KERNEL + BIAS) * [[1], [2], [3]], rtol=1e-6)
+    assert found["label"].numpy().tolist() == [9, 9, 9]
+
+
+def test_a_saved_graph_that_predicts_other_values_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def changed(model: GraphModel, features: Any) -> dict[str, np.ndarray]:
+        return {name: value + 1 for name, value in predict(model, features).items()}
+
+    predict = GraphModel.predict
+    monkeypatch.setattr(GraphModel, "predict", changed)
+    with pytest.raises(ProgramError, match="differ by up to 1 from those of the model"):
+        export_version(trained(tmp_path, "predicting_program"), tmp_path / "out", "saved_model")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "program", "expected"),
+    [
+        ("keras", "predicting_program", r"--format keras: .* is a GraphProgram, expected --format saved_model"),
+        ("litert", "predicting_program", r"--format litert: .* is a GraphProgram, expected --format saved_model"),
+        ("saved_model", "graph_program", r"has no predictions, expected GraphProgram\(predict=\.\.\.\)"),
+    ],
+)
+def test_what_a_graph_program_has_not_is_refused(tmp_path: Path, kind: str, program: str, expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        export_version(trained(tmp_path, program), tmp_path / "out", kind)
+
+
+ROWS_PROGRAM = """
+import tensorflow as tf
+from psfleet import GraphProgram
+
+def build():
+    data = lambda *shard: tf.data.Dataset.from_tensor_slices(([[1, 2], [7, 7]], [0, 0]))
+    return GraphProgram(loss=lambda batch: None, train=data, predict=predict)
+
+def predict(ids):
+    table = tf.compat.v1.get_variable("user", [50, 2])
+    return [tf.nn.embedding_lookup(table, ids), ids + 1]
+"""
+
+
+def test_a_graph_program_is_exported_with_all_rows_of_its_tables(tmp_path: Path) -> None:
+    (tmp_path / "rows_program.py").write_text(ROWS_PROGRAM)
+    job = {
+        "name": "rows",
+        "program": "rows_program:build",
+        "optimizer": {"name": "sgd", "learning_rate": 0.1},
+        "train": {"steps": 1, "batch_size": 2},
+        "tables": {"user": {"rows": 50}},
+    }
+    table = EmbeddingSpec("user", "user", 50, 2, "uniform", 0.5, 1)
+    layout = Layout.plan([TensorSpec("bias", (3,), "float32")], [], [], 1, 4096, embeddings=(table,))
+    values = {"run": "r", "generation": 1, "optimizer": "sgd", "extra": {"job": job, "program_folder": str(tmp_path)}}
+    write_initial(tmp_path / "checkpoints", layout, {"bias": BIAS}, **values)  # type: ignore[arg-type]
+    version = export_version(tmp_path, tmp_path / "out", "saved_model")
+    assert version.summary == "predictions of 2 examples verified"
+    served = tf.saved_model.load(version.folder).signatures["serving_default"]
+    found = served(inputs=tf.constant([[3, 49], [0, 3]]))
+    expected = initial_rows(table, np.array([3, 49, 0, 3])).reshape([2, 2, 2])
+    np.testing.assert_array_equal(found["predictions_0"], expected)
+    assert found["predictions_1"].numpy().tolist() == [[4, 50], [1, 4]]
+
+
+@pytest.mark.parametrize("kind", versions.FORMATS)
+def test_a_table_whose_rows_are_hashes_is_refused(tmp_path: Path, kind: str) -> None:
+    table = EmbeddingSpec("user", "user/embeddings", 50, 2, "zeros", 0.0, 1, is_hashed=True)
+    layout = Layout.plan([TensorSpec("bias", (3,), "float32")], [], [], 1, 4096, embeddings=(table,))
+    values = {"run": "r", "generation": 1, "optimizer": "sgd", "extra": {}}
+    write_initial(tmp_path / "checkpoints", layout, {"bias": BIAS}, **values)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=rf"--format {kind}: tables\.user\.hash is true"):
+        export_version(tmp_path, tmp_path / "out", kind)

@@ -8,6 +8,10 @@ import pytest
 from support.command_line import Psfleet
 from support.exported_run import trained
 
+from psfleet.checkpoint.versions import find
+from psfleet.cli.exports import default_secs
+from psfleet.job.sections import Deadlines
+
 
 @pytest.mark.extended  # 4 s: TensorFlow is imported once more
 def test_the_command_exports_in_a_process_of_its_own(psfleet: Psfleet, tmp_path: Path) -> None:
@@ -18,6 +22,20 @@ def test_the_command_exports_in_a_process_of_its_own(psfleet: Psfleet, tmp_path:
     assert Path("served/0/saved_model.pb").is_file()
     said = psfleet("export", str(tmp_path), "--out", "served")
     assert (said.code, said.err.count("\n")) == (64, 1)
+
+
+def test_an_export_that_takes_too_long_ends_in_one_line_and_leaves_nothing(psfleet: Psfleet, tmp_path: Path) -> None:
+    said = psfleet("export", str(trained(tmp_path)), "--out", "served", "--timeout-secs", "1")
+    assert (said.code, said.err) == (
+        75, "psfleet: gave up after 1 s waiting for the export of step 0 as saved_model\n"
+    )  # fmt: skip
+    assert list(Path("served").iterdir()) == []
+
+
+def test_the_time_limit_of_an_export_is_that_of_its_job(tmp_path: Path) -> None:
+    deadlines = Deadlines(start_secs=1, first_batch_secs=20, stall_secs=300)
+    checkpoint = find(trained(tmp_path, deadlines=deadlines.model_dump()))
+    assert default_secs(checkpoint) == 1 + 300 + 300
 
 
 def test_an_unknown_format_of_the_command_is_refused(psfleet: Psfleet, tmp_path: Path) -> None:

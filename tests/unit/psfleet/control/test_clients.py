@@ -40,9 +40,9 @@ class Served:
     servicer: ClientServicer
     dropped: list[str] = field(default_factory=list)
 
-    def attend(self, job: str, fleet: str = FLEET) -> Attendance:
+    def attend(self, job: str, fleet: str = FLEET, client: SecuredClient | None = None) -> Attendance:
         """Registers a session."""
-        return Attendance(fleet, [self.task], job)
+        return Attendance(fleet, [self.task], job, client)
 
 
 @pytest.fixture
@@ -182,20 +182,36 @@ def passing(port: int, target: int) -> Iterator[threading.Event]:
             end.close()
 
 
-def test_a_process_meets_a_client_with_tls_before_its_session_counts(served: Served) -> None:
-    met: list[tuple[int, str]] = []
+def test_a_client_with_tls_is_reachable_during_its_sessions_only(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session that is refused, here because there are too many, opens no tunnel."""
+    reached: list[tuple[int, str]] = []
 
-    def meet(index: int, address: str) -> None:
+    @contextmanager
+    def meet(index: int, address: str) -> Iterator[None]:
         if not address:
             raise BadJobError("address '': expected host:port")
-        met.append((index, address))
+        reached.append((index, address))
+        yield
+        assert served.dropped, "TensorFlow drops the session while it can reach the client"
+        reached.remove((index, address))
 
     served.servicer._meet = meet
+    monkeypatch.setattr(clients, "MAX_SESSIONS", 1)
     with pytest.raises(BadJobError, match=r"ps 0 at .*: address '': expected host:port"):
         served.attend(JOBS[0]).await_tasks(SECS)
     assert served.servicer.num_sessions == 0
-    client = SecuredClient(None, 3, Address("box-3", 2222))  # type: ignore[arg-type]
-    attends = Attendance(FLEET, [served.task], JOBS[0], client)
-    attends.await_tasks(SECS)
-    assert met == [(3, "box-3:2222")]
-    attends.close()
+    first = served.attend(JOBS[0], client=client_of(0))
+    first.await_tasks(SECS)
+    with pytest.raises(LostPeerError, match="1 sessions of clients are open, expected fewer"):
+        served.attend(JOBS[1], client=client_of(1)).await_tasks(SECS)
+    assert reached == [(0, "box-0:2222")]
+    first.close()
+    wait_until(lambda: reached, SECS, "the client not to be reachable", done=lambda seen: not seen)
+    assert served.dropped == JOBS[:1]
+
+
+def client_of(index: int) -> SecuredClient:
+    """A client at an address of its own; the tunnels of this test need no credentials."""
+    return SecuredClient(None, index, Address(f"box-{index}", 2222))  # type: ignore[arg-type]

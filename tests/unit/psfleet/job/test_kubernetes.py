@@ -74,7 +74,7 @@ def test_without_the_section_pods_have_no_settings() -> None:
         ({"env": {"A": 1}}, "kubernetes.env.A is 1: Input should be a valid string"),
         ({"ps": {"secret_env": {"A": "key"}}}, "kubernetes.ps.secret_env: 'key' is in it, expected SECRET:KEY"),
         ({"secret_files": ["s3:keys"]}, "'s3:keys' is in it, expected SECRET:FOLDER with an absolute FOLDER"),
-        ({"resources": {"memory": "1Gi"}}, "memory is in it, expected in container.ps and container.worker"),
+        ({"resources": {"memory": "1Gi"}}, "memory is in it, expected in the section container, by role"),
         ({"resources": {"nvidia.com/gpu": True}}, "kubernetes.resources.nvidia.com/gpu"),
         ({"tolerations": ["spot"]}, "kubernetes.tolerations.0 is 'spot': Input should be a valid dictionary"),
         ({"affinity": []}, r"kubernetes.affinity is \[\]: Input should be a valid dictionary"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +10,6 @@ from support.program_samples import sample_job
 from psfleet.errors import BadJobError
 from psfleet.job.job import Job, parse_job
 from psfleet.launch.task import Wanted, task_of
-from psfleet.manifests.compose import render as compose
-from psfleet.manifests.kubernetes import render as kubernetes
 
 
 def job(**sections: Any) -> Job:
@@ -25,9 +22,7 @@ def job(**sections: Any) -> Job:
     [
         ({"input": {"loaders": 2}}, "input: loaders is 2, expected 1 without from: loaders"),
         ({"input": {"from": "loaders", "loaders": 9}}, "input.loaders is 9, expected at most"),
-        ({"tls": True}, "input.from is loaders, expected worker or preload: tls is true"),
         ({"update": {"replication": "in_graph"}}, "worker or preload: update.replication is in_graph"),
-        ({"fleet": {"ps_addresses": ["one:2222"]}}, "fleet.ps_addresses is set, as on a standing fleet"),
     ],
 )
 def test_a_fleet_that_cannot_have_loaders_is_refused(sections: dict[str, Any], message: str) -> None:
@@ -35,11 +30,6 @@ def test_a_fleet_that_cannot_have_loaders_is_refused(sections: dict[str, Any], m
         job(**sections)
 
 
-def test_loaders_are_refused_in_containers_and_on_hosts_of_their_own(tmp_path: Path) -> None:
-    given, message = job(), "input.from is loaders, expected worker or preload in containers and in `psfleet task`"
-    with pytest.raises(BadJobError, match=message):
-        compose.render(given, tmp_path / "job.yaml")
-    with pytest.raises(BadJobError, match=message):
-        kubernetes.render(given, tmp_path / "job.yaml")
-    with pytest.raises(BadJobError, match=message):
-        task_of(given, Wanted("worker", 0, "one:2222"), None)
+def test_loaders_are_refused_on_hosts_of_their_own() -> None:
+    with pytest.raises(BadJobError, match="expected worker or preload: `psfleet task` starts no loaders"):
+        task_of(job(), Wanted("worker", 0, "one:2222"), None)

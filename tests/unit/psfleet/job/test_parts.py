@@ -22,6 +22,7 @@ def test_workers_are_processes_and_the_quorum_counts_replicas() -> None:
     assert (made.least_workers, made.most_workers) == (6, 6)
     assert [list(made.fleet.tasks_of(replica)) for replica in range(2)] == [[0, 2, 4], [1, 3, 5]]
     assert job({"workers": 6, "parts": 3}, update={"mode": "async"}).least_workers == 5
+    assert job({"workers": 6}, update={"mode": "async", "replication": "in_graph"}).least_workers == 6
     assert job({"workers": 4, "parts": 2}, tls=True).tls
 
 

@@ -50,15 +50,24 @@ def test_checkpoints_are_evaluated_because_no_worker_has_all_rows() -> None:
         ({"table": {"rows": 1, "init_scale": 0}}, "tables.tower/user.init_scale is 0"),
         (
             {"update": {"mode": "averaging", "local_steps": 3}},
-            "update.mode is averaging, expected sync, async or ssp with tables",
+            "update.mode is averaging, expected sync, async or ssp with tables: a worker keeps no rows for local steps",
         ),
-        ({"update": {"replication": "in_graph"}}, "update.replication is in_graph, expected between_graph with tables"),
+        (
+            {"update": {"replication": "in_graph"}},
+            "update.replication is in_graph, expected between_graph with tables: each worker reads rows as a client",
+        ),
         (
             {"device": {"replicas": 2, "virtual_cpus": 2}, "train": {"steps": 9, "batch_size": 2}},
-            "device.replicas is 2, expected 1 with tables",
+            "device.replicas is 2, expected 1 with tables: devices average dense gradients only",
         ),
-        ({"train": {"steps": 9, "batch_size": 1, "accumulate": 2}}, "train.accumulate is 2, expected 1 with tables"),
-        ({"optimizer": {**ADAM, "weight_decay": 0.1}}, "optimizer.weight_decay is 0.1, expected null with tables"),
+        (
+            {"train": {"steps": 9, "batch_size": 1, "accumulate": 2}},
+            "train.accumulate is 2, expected 1 with tables: microbatches add up dense gradients only",
+        ),
+        (
+            {"optimizer": {**ADAM, "weight_decay": 0.1}},
+            "optimizer.weight_decay is 0.1, expected null with tables: it would move all rows",
+        ),
         (
             {"optimizer": ADAMW},
             "tables.tower/user.optimizer is null with optimizer adamw, expected one of sgd, adagrad, adam",
@@ -69,7 +78,7 @@ def test_checkpoints_are_evaluated_because_no_worker_has_all_rows() -> None:
                 "optimizers": {"a": ADAM},
                 "train": {"steps": 9, "batch_size": 1, "alternate": ["a"]},
             },
-            "optimizers is set, expected optimizer with tables",
+            "optimizers is set, expected optimizer with tables: all losses would move a row",
         ),
     ],
 )

@@ -130,6 +130,16 @@ def test_a_checkpoint_before_the_target_is_no_success(tmp_path: Path, volume: Pa
     assert results(tmp_path, volume, chief()).exit_code == NO_CHECKPOINT
 
 
+def test_a_report_that_names_no_checkpoint_is_no_success(tmp_path: Path, volume: Path) -> None:
+    leave(volume)
+    report = results(tmp_path, volume, chief())
+    assert (report.status, report.exit_code, report.error) == (
+        "failed",
+        NO_CHECKPOINT,
+        "the report names no checkpoint",
+    )
+
+
 def test_the_report_of_an_earlier_start_is_none(tmp_path: Path, volume: Path) -> None:
     os.utime(volume / "report.json", (CREATED - 10, CREATED - 10))
     report = results(tmp_path, volume, chief())

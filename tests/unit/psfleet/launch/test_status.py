@@ -7,7 +7,7 @@ from support.scripted_platform import ScriptedPlatform, ended, log, member
 
 from psfleet.errors import UsageError
 from psfleet.launch.platform import Member
-from psfleet.launch.status import TaskStatus, statuses
+from psfleet.launch.status import TaskStatus, standing_statuses, statuses
 
 TABLE = {
     "event": "fleet",
@@ -32,9 +32,10 @@ def rows(*found: Member, **logs: list[str]) -> dict[str, TaskStatus]:
 def test_steps_rates_and_restarts_come_from_the_newest_table_in_the_chiefs_log() -> None:
     old = {**TABLE, "ps": [{**TABLE["ps"][0], "step": 1}]}  # type: ignore[index,dict-item]
     lines = [*log(old), "not json", *log(TABLE), *log({"event": "fleet", "workers": [{"name": "of the program"}]})]
-    found = rows(member("ps"), member("chief"), WORKER, member("tensorboard", None), chief=lines)
+    found = rows(member("ps"), member("loader"), member("chief"), WORKER, member("tensorboard", None), chief=lines)
     assert {role: (task.index, task.step, task.rate) for role, task in found.items()} == {
         "ps": (0, 40, 8.0),
+        "loader": (0, None, None),
         "chief": (0, 40, 80.0),
         "spare": (2, 39, 79.0),
         "tensorboard": (None, None, None),
@@ -71,3 +72,13 @@ def test_a_fleet_that_is_not_there_is_named() -> None:
     with pytest.raises(UsageError, match="no fleet small"):
         statuses(ScriptedPlatform([]), "small")
     assert statuses(ScriptedPlatform([]), None) == []
+
+
+@pytest.mark.parametrize("name", ["small", None])
+def test_the_members_are_listed_once(name: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list takes as long as the engine or the cluster does, and a second one may have other members."""
+    platform, listed = ScriptedPlatform([member("ps"), member("chief")]), []
+    monkeypatch.setattr(platform, "members", lambda *asked, **_: listed.append(asked) or [member("ps")])
+    for show in (statuses, standing_statuses):
+        assert [task.role for task in show(platform, name)] == ["ps"]
+    assert len(listed) == 2

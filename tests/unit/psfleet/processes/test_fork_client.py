@@ -16,7 +16,7 @@ from psfleet.polling import wait_until
 from psfleet.processes import fork_client
 from psfleet.processes.command import Command
 from psfleet.processes.fork_client import Forked, ForkServer
-from psfleet.service import settings
+from psfleet.service import process_environment, settings
 
 SECS = 20.0
 SERVICE = """\
@@ -86,7 +86,12 @@ def standing_server(services: None, tmp_path_factory: pytest.TempPathFactory) ->
 
 def fork(server: ForkServer, log: Path, **environment: str) -> Forked:
     return server.fork(
-        Command("sample_service", log.stem, settings.for_child({settings.PARENT: str(os.getpid()), **environment}), log)
+        Command(
+            "sample_service",
+            log.stem,
+            process_environment.for_child({settings.PARENT: str(os.getpid()), **environment}),
+            log,
+        )
     )
 
 

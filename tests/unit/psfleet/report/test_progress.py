@@ -81,10 +81,15 @@ def test_the_launcher_names_the_processes_that_it_starts(fleet: dict[str, Any], 
 
 
 class Stream(io.StringIO):
-    """A terminal or pipe, which may be broken."""
+    """A terminal or pipe, which may be broken.
+
+    Attributes:
+        num_failures: How many calls have raised.
+    """
 
     def __init__(self, on_terminal: bool, error: Exception | None = None) -> None:
         super().__init__()
+        self.num_failures = 0
         self._error = error
         self._on_terminal = on_terminal
 
@@ -93,6 +98,7 @@ class Stream(io.StringIO):
 
     def write(self, text: str) -> int:
         if self._error is not None:
+            self.num_failures += 1
             raise self._error
         return super().write(text)
 
@@ -103,10 +109,12 @@ def test_a_caller_whose_stderr_is_closed_or_broken_is_not_ended(
     error: Exception, on_terminal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys, "stderr", Stream(on_terminal, error))
+    broken = Stream(on_terminal, error)
+    monkeypatch.setattr(sys, "stderr", broken)
     with progress(callers_console(), job()) as listener:
         for entry in (STARTING, STEP):
             listener(entry)
+    assert broken.num_failures > 0
 
 
 def test_a_caller_without_stderr_is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:

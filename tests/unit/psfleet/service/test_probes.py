@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from support.clock import Clock
 
 from psfleet.control.server import serving
 from psfleet.errors import BadJobError, LostPeerError, PsfleetError
@@ -20,19 +21,9 @@ LISTEN_SECS = 10.0
 START_SECS = 180.0
 
 
-class Clock:
-    """A clock that tests set."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        """The time in seconds."""
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1000.0)
 
 
 @pytest.fixture

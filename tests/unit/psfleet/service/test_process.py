@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 from support.chief_samples import sample_job
 
+from psfleet.errors import BAD_JOB
 from psfleet.polling import wait_until
 from psfleet.service import process
 from psfleet.service.process import Stop
-from psfleet.service.settings import read
+from psfleet.service.settings import RECORDS, read
 
 LISTEN_SECS = 10.0
 FULL = Path("/dev/full")
@@ -93,6 +94,27 @@ run_service("ps", load)
     with FULL.open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=full, env=buffered, timeout=60, check=False)
     assert done.returncode == 75
+
+
+def test_a_process_that_failed_for_good_is_recorded_and_the_next_one_of_its_container_ends_like_it(
+    tmp_path: Path,
+) -> None:
+    program = """
+from psfleet.errors import BadJobError
+from psfleet.service.process import run_service
+def load():
+    print("loaded", flush=True)
+    raise BadJobError("a layout that differs")
+run_service("ps", load)
+"""
+    command = [sys.executable, "-c", program]
+    environment = {**os.environ, RECORDS: str(tmp_path)}
+    ends = [
+        subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        for _ in range(2)
+    ]
+    assert [(end.returncode, "loaded" in end.stdout) for end in ends] == [(BAD_JOB, True), (BAD_JOB, False)]
+    assert "a layout that differs" in ends[1].stdout + ends[1].stderr
 
 
 @pytest.mark.parametrize("platform", ["linux", "darwin"])

@@ -11,7 +11,7 @@ import pytest
 from psfleet.addresses import Address, tf_config
 from psfleet.errors import BadJobError
 from psfleet.job.job import Job, parse_job
-from psfleet.service import settings
+from psfleet.service import process_environment, settings
 
 
 @pytest.fixture
@@ -164,9 +164,26 @@ def test_a_resolved_job_with_a_wrong_field_is_refused_as_a_job_file_is(job: Job,
 
 def test_variables_of_tensorflow_are_set_unless_the_user_has_set_them() -> None:
     environ = {"TF_CPP_MIN_LOG_LEVEL": "0"}
-    settings.prepare_tensorflow(environ)
+    process_environment.prepare_tensorflow(environ)
     assert environ["TF_CPP_MIN_LOG_LEVEL"] == "0"
     assert environ["KERAS_BACKEND"] == "tensorflow"
     options = dict(option.split("=") for option in environ["TF_GRPC_DEFAULT_OPTIONS"].split(","))
     assert (options["grpc.keepalive_time_ms"], options["grpc.keepalive_timeout_ms"]) == ("10000", "5000")
     assert options["grpc.enable_http_proxy"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "127.0.0.1,127.0.0.2,a-loader-0"),
+        ({"no_proxy": "intern"}, "intern,127.0.0.1,127.0.0.2,a-loader-0"),
+        ({"no_proxy": "intern", "no_grpc_proxy": "own"}, "own,127.0.0.1,127.0.0.2,a-loader-0"),
+    ],
+)
+def test_loaders_are_reached_without_the_proxy_that_other_connections_use(given: dict[str, str], expected: str) -> None:
+    environ = {**given, settings.LOADERS: "a-loader-0:2222"}
+    process_environment.prepare_tensorflow(environ)
+    assert environ["no_grpc_proxy"] == expected
+    assert environ.get("no_proxy") == given.get("no_proxy")
+    process_environment.prepare_tensorflow(without := dict(given))
+    assert without.get("no_grpc_proxy") == given.get("no_grpc_proxy")

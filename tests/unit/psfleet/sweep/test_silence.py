@@ -5,17 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from support.clock import Clock
+
 from psfleet.job.sections import Deadlines
 from psfleet.sweep.silence import MAX_LOOK_SECS, Silence
-
-
-class Clock:
-    """A clock that a test sets."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def silent_looks(silence: Silence, clock: Clock, secs: float) -> bool:

@@ -69,6 +69,12 @@ def test_a_grid_has_each_combination_once(tmp_path: Path) -> None:
     assert sorted(found) == [(steps, size) for steps in (5, 6, 7) for size in (1, 2)]
 
 
+@pytest.mark.parametrize(("trials", "number"), [(4, 4), (9, 6)])
+def test_a_grid_has_no_more_trials_than_the_study_wants(tmp_path: Path, trials: int, number: int) -> None:
+    space = {"train.steps": {"int": [5, 7]}, "train.batch_size": {"choice": [1, 2]}}
+    assert num_trials(loaded(space=space, search={"kind": "grid", "trials": trials}).study) == number
+
+
 def test_a_lost_trial_is_repeated_with_its_values_until_it_has_failed(tmp_path: Path) -> None:
     stored = StoredStudy(loaded(), tmp_path)
     first = stored.ask(1)

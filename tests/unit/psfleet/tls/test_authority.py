@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import fcntl
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -12,8 +17,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from support.command_line import Psfleet, commands
 
 from psfleet.errors import UsageError
-from psfleet.tls import certificates
+from psfleet.tls import certificates, signing
 from psfleet.tls.identity import Identity
+
+SECS = 20.0
+"""Far more than anything here takes."""
 
 
 @pytest.fixture
@@ -56,7 +64,7 @@ def test_a_replaced_authority_issues_the_certificates_of_all_roles(folder: Path)
     certificates.replace_authority(folder)
     new = certificate(folder / "ca.crt")
     assert new.public_key() != old.public_key()
-    for role in ("ps", "worker", "client"):
+    for role in ("ps", "worker", "loader", "client"):
         assert certificate(folder / role / "ca.crt") == new
         certificate(folder / role / "tls.crt").verify_directly_issued_by(new)
     certificates.renew(folder)
@@ -82,7 +90,7 @@ def test_certificates_of_an_older_psfleet_whose_clients_take_no_connections_are_
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(certificates, "USES", (ExtendedKeyUsageOID.CLIENT_AUTH,))
+        patch.setattr(signing, "USES", (ExtendedKeyUsageOID.CLIENT_AUTH,))
         certificates.renew(folder)
     authority = (folder / "ca.crt").read_bytes()
     certificates.ensure(folder)
@@ -92,6 +100,14 @@ def test_certificates_of_an_older_psfleet_whose_clients_take_no_connections_are_
     renewed = (folder / "client" / "tls.crt").read_bytes()
     certificates.ensure(folder)
     assert (folder / "client" / "tls.crt").read_bytes() == renewed
+
+
+def test_certificates_of_an_older_psfleet_without_one_for_loaders_are_renewed(folder: Path) -> None:
+    shutil.rmtree(folder / "loader")
+    authority = (folder / "ca.crt").read_bytes()
+    certificates.ensure(folder)
+    assert Identity(folder / "loader").role == "loader"
+    assert (folder / "ca.crt").read_bytes() == authority
 
 
 @pytest.mark.parametrize("file", ["tls.key", "tls.crt", "ca.crt"])
@@ -108,3 +124,65 @@ def test_files_that_a_killed_command_has_left_half_replaced_are_renewed(
     first = certificate(folder / "worker" / "tls.crt")
     certificates.ensure(folder)
     assert certificate(folder / "worker" / "tls.crt") == first
+
+
+@pytest.mark.parametrize("use", [certificates.renew, certificates.replace_authority, certificates.ensure])
+def test_of_two_commands_that_replace_certificates_one_waits(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[Path], datetime]
+) -> None:
+    """Otherwise the certificate of one could lie beside the key of the other."""
+    (folder / "ps" / "tls.key").unlink()
+    writes, waits, real_write = threading.Event(), threading.Event(), certificates._write
+    order: list[str] = []
+
+    def write(path: Path, *arguments: Any, **options: Any) -> None:
+        order.append(threading.current_thread().name)
+        if path.name == "tls.key" and not writes.is_set():
+            writes.set()
+            assert waits.wait(SECS), "the second command does not wait for the first one"
+        real_write(path, *arguments, **options)
+
+    def flock(descriptor: int, operation: int, lock: Callable[[int, int], None] = fcntl.flock) -> None:
+        try:
+            lock(descriptor, operation)
+        except BlockingIOError:
+            waits.set()
+            raise
+
+    monkeypatch.setattr(certificates, "_write", write)
+    monkeypatch.setattr(certificates.fcntl, "flock", flock)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(certificates.renew, folder)
+        assert writes.wait(SECS)
+        second = pool.submit(use, folder)
+        first.result(SECS)
+        second.result(SECS)
+    assert order == sorted(order, key=order.index), "one after the other"
+    for role in ("ps", "worker", "client"):
+        assert Identity(folder / role).role == role
+        certificate(folder / role / "tls.crt").verify_directly_issued_by(certificate(folder / "ca.crt"))
+
+
+def test_a_command_that_replaces_certificates_for_long_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certificates, "LOCK_SECS", 0.1)
+    with (folder / certificates.LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert certificates.ensure(folder) > datetime.now(UTC), "nothing is replaced"
+        with pytest.raises(UsageError, match=r"another command replaces them, expected one at a time"):
+            certificates.renew(folder)
+
+
+def test_certificates_that_another_command_has_just_made_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[bytes] = []
+    make = certificates.make
+
+    def late(folder: Path, days: int) -> datetime:
+        make(folder)
+        made.append((folder / "ca.crt").read_bytes())
+        return make(folder, days)
+
+    monkeypatch.setattr(certificates, "make", late)
+    certificates.ensure(tmp_path / "certs")
+    assert (tmp_path / "certs" / "ca.crt").read_bytes() == made[0]

@@ -48,7 +48,7 @@ def leaf(folder: Path, role: str) -> x509.Certificate:
 def test_only_the_owner_gets_into_the_folder_and_any_user_into_a_mounted_role(folder: Path) -> None:
     assert mode(folder) == 0o700
     assert mode(folder / "ca.key") == 0o600
-    for role in ("ps", "worker", "client"):
+    for role in ("ps", "worker", "loader", "client"):
         assert mode(folder / role) == 0o755
         assert {path.name: mode(path) for path in (folder / role).iterdir()} == dict.fromkeys(FILES, 0o644)
 
@@ -56,7 +56,7 @@ def test_only_the_owner_gets_into_the_folder_and_any_user_into_a_mounted_role(fo
 def test_nothing_of_the_authoritys_key_is_in_a_roles_folder(folder: Path) -> None:
     secret = (folder / "ca.key").read_bytes()
     assert secret not in [path.read_bytes() for path in folder.glob("*/*")]
-    assert len({path.read_bytes() for path in folder.glob("*/tls.key")}) == 3
+    assert len({path.read_bytes() for path in folder.glob("*/tls.key")}) == 4
 
 
 def test_certificates_end_after_thirty_days_or_as_requested(tmp_path: Path, folder: Path) -> None:
@@ -78,7 +78,7 @@ def test_renewed_certificates_are_new_and_under_the_same_authority(folder: Path)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     certificates.renew(folder, days=7)
     after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    assert {path.name for path in after if after[path] == before[path]} == {"ca.crt", "ca.key"}
+    assert {path.name for path in before if after[path] == before[path]} == {"ca.crt", "ca.key"}
     leaf(folder, "worker").verify_directly_issued_by(x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes()))
 
 
@@ -282,9 +282,8 @@ def test_the_command_makes_them_once_and_renews_them(
 
     assert psfleet("--days", "7") == 0
     first = leaf(folder, "ps")
-    said = (
-        f"{folder}: certificates for ps, worker, client, valid until {first.not_valid_after_utc:%Y-%m-%d %H:%M} UTC\n"
-    )
+    ends = f"{first.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
+    said = f"{folder}: certificates for ps, worker, loader, client, valid until {ends}\n"
     assert capsys.readouterr().out == said
     assert psfleet() == 64
     assert "expected an empty folder" in capsys.readouterr().err

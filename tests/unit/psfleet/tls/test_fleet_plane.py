@@ -69,14 +69,32 @@ def test_a_client_takes_connections_of_the_fleet_only() -> None:
     assert [route.peer for route in dialled] == ["ps", "ps", "worker"]
 
 
-def test_a_process_reaches_a_client_that_registers() -> None:
-    plane, routes = opened("worker", 0, "worker-0:2222")
-    plane.meet_client(3, "box-3:2222")
-    assert routes[-1] == Route(f"127.0.0.1:{CLIENT_3}", "box-3:2225", "client", dials=True)
-    with pytest.raises(BadJobError, match=r"address '': expected host:port"):
-        plane.meet_client(3, "")
-    with pytest.raises(BadJobError, match="client -1: with tls, expected an index from 0 to"):
-        plane.meet_client(-1, "box-3:2222")
+def test_a_process_reaches_a_client_while_it_has_a_session() -> None:
+    tunnels = Opened()
+    plane = plane_with(tunnels, "worker", 0, "worker-0:2222")
+    of_fleet = list(tunnels.routes)
+    to_client = Route(f"127.0.0.1:{CLIENT_3}", "box-3:2225", "client", dials=True)
+    with plane.meet_client(3, "box-3:2222"):
+        with plane.meet_client(3, "box-3:2222"):
+            assert to_client in tunnels.routes
+        assert to_client in tunnels.routes, "the client's other session is open"
+    assert tunnels.routes == of_fleet
+    with plane.meet_client(3, "box-4:2222"):
+        assert tunnels.routes[-1].connect == "box-4:2225"
+    assert tunnels.routes == of_fleet
+
+
+@pytest.mark.parametrize(
+    ("index", "address", "message"),
+    [
+        (3, "", r"address '': expected host:port"),
+        (-1, "box-3:2222", "client -1: with tls, expected an index from 0 to"),
+    ],
+)
+def test_a_client_that_cannot_be_reached_is_refused(index: int, address: str, message: str) -> None:
+    plane, _ = opened("worker", 0, "worker-0:2222")
+    with pytest.raises(BadJobError, match=message), plane.meet_client(index, address):
+        pass
 
 
 def test_a_ps_reaches_the_workers_of_each_run_until_the_run_is_over() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.chief_samples import sample_job
@@ -62,6 +63,18 @@ class Failing(Callback):
         raise self._error
 
 
+class Taking(Callback):
+    """Empties the metrics that it gets."""
+
+    every_steps = 1
+
+    def on_step(self, step: int, metrics: Any) -> None:
+        metrics.clear()
+
+    def on_evaluate(self, step: int, metrics: Any) -> None:
+        metrics.clear()
+
+
 @pytest.fixture
 def events(tmp_path: Path) -> Events:
     return Events(tmp_path, sample_job())
@@ -70,6 +83,18 @@ def events(tmp_path: Path) -> Events:
 def callbacks_of(tmp_path: Path, events: Events, *callbacks: Callback) -> Callbacks:
     specs = [CallbackSpec(use=f"watching:number_{index}") for index in range(len(callbacks))]
     return Callbacks(callbacks, events, RunInfo("sample", "sample-1", {}, tmp_path, tmp_path / "callbacks", 0), specs)
+
+
+def test_a_callback_that_changes_its_metrics_changes_no_others(tmp_path: Path, events: Events) -> None:
+    """The recorded ones decide which checkpoint is the best, and when training ends early."""
+    recording, recorded = Recording(), {"accuracy": 0.5}
+    callbacks = callbacks_of(tmp_path, events, Taking(), recording)
+    callbacks.start(0)
+    callbacks.step(1, {"loss": 1.0})
+    callbacks.evaluated(1, recorded)
+    callbacks.end(DONE)
+    assert recording.calls[1:3] == ["step 1 loss 1.0", "evaluated 1 {'accuracy': 0.5}"]
+    assert recorded == {"accuracy": 0.5}
 
 
 def test_every_callback_is_called_in_the_order_of_what_happened(tmp_path: Path, events: Events) -> None:

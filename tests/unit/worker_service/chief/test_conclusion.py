@@ -35,7 +35,7 @@ from psfleet.job.job import parse_job
 from psfleet.job.program import load_program
 from psfleet.layout import Layout
 from psfleet.polling import run_within
-from psfleet.report.schema import Evaluation, EvaluationLog, Report
+from psfleet.report.schema import CheckpointInfo, Evaluation, EvaluationLog, Report
 from psfleet.service import settings
 from worker_service import build_deadline
 from worker_service.chief import conclusion, run_finisher
@@ -148,8 +148,17 @@ def stop_of(is_set: bool = False, leaves: bool = False) -> Any:
     return SimpleNamespace(event=event, must_leave=lambda index: leaves, error=lambda: StoppedError(signal.SIGTERM))
 
 
-def test_the_saved_model_is_evaluated_and_reported_without_any_ps(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("drafted", "pushed"), [(None, 0), (0, SAMPLE.gradients.pushed), (7, 0)], ids=["none", "of it", "of another step"]
+)
+def test_the_saved_model_is_evaluated_and_reported_without_any_ps(
+    tmp_path: Path, drafted: int | None, pushed: int
+) -> None:
+    """The counts of gradients are those of the draft, if the chief before has written one for this checkpoint."""
     saved = save_program(tmp_path)
+    if drafted is not None:
+        at = CheckpointInfo(path=str(saved.folder), step=drafted)
+        SAMPLE.model_copy(update={"checkpoint": at}).write(tmp_path, Report.DRAFT_NAME)
     outcomes: list[pb.Outcome] = []
     fleet = fleet_of(outcomes)
     assert conclusion.conclude(chief(tmp_path, CAUSE="it was killed"), fleet, stop_of(), saved) == DONE
@@ -157,6 +166,7 @@ def test_the_saved_model_is_evaluated_and_reported_without_any_ps(tmp_path: Path
     assert (report.status, report.exit_code, report.restarts) == ("done", DONE, 1)
     assert report.checkpoint is not None
     assert report.checkpoint.path == str(saved.folder)
+    assert report.gradients.pushed == pushed
     assert [outcome.exit_code for outcome in outcomes] == [DONE]
 
 

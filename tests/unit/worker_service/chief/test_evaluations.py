@@ -56,7 +56,7 @@ class Training:
         monkeypatch.setattr(recorder_module, "local_values", lambda *_: {"w": np.array(self.step, np.float32)})
 
     def train_to(self, step: int) -> None:
-        session: Any = SimpleNamespace(summaries=lambda batch: None, gradient_norm=lambda: None)
+        session: Any = SimpleNamespace(summaries=lambda batch: None, gradient_norm=lambda: None, measure_norm=bool)
         batch: Any = None
         while self.step < step:
             self.step += 1

@@ -50,7 +50,9 @@ def train(out: Path, asked: bool) -> None:
     job = sample_job(summaries={"every_steps": 1, "graph": asked})
     layout = Layout.plan([], [], [], 2, 4096)
     recorder = Recorder(out, job, layout, None, sample_storage(sample_context(out, job=job)))
-    session: Any = SimpleNamespace(summaries=lambda batch: None, gradient_norm=lambda: None, graph=sample())
+    session: Any = SimpleNamespace(
+        summaries=lambda batch: None, gradient_norm=lambda: None, measure_norm=bool, graph=sample()
+    )
     batch: Any = None
     recorder.start(0)
     for step in (1, 2, 3):

@@ -55,7 +55,7 @@ def test_the_evaluated_weights_are_those_of_the_checkpoint(tmp_path: Path) -> No
     run.recorder._evaluation._evaluator = SimpleNamespace(evaluate=evaluate)
     run.recorder.start(0)
     run.commit(20)
-    session: Any = SimpleNamespace(summaries=lambda batch: None, gradient_norm=lambda: None)
+    session: Any = SimpleNamespace(summaries=lambda batch: None, gradient_norm=lambda: None, measure_norm=bool)
     run.recorder.step(session, (), 27, loss=1.0, secs=0.1)
     assert run.recorder.finish_evaluation(lambda: False)
     [tensors] = found

@@ -37,7 +37,7 @@ def recorder_of(out: Path, **optimizer: Any) -> Recorder:
 
 def train(recorder: Recorder, *steps: int, norm: float | None) -> list[Point]:
     """Ends steps whose progress is due; the points in the history."""
-    session: Any = SimpleNamespace(summaries=lambda batch: None, gradient_norm=lambda: norm)
+    session: Any = SimpleNamespace(summaries=lambda batch: None, gradient_norm=lambda: norm, measure_norm=bool)
     batch: Any = None
     for step in steps:
         recorder.start(step - 1)
@@ -65,7 +65,7 @@ def test_an_evaluation_is_of_the_generation_in_which_its_weights_were_trained(
     recorder = Recorder(tmp_path, job, Layout.plan([], [], [], 2, 4096), None, storage)
     evaluator: Any = SimpleNamespace(evaluate=lambda tensors: {"loss": 0.5} if goes_on.wait(WAIT_SECS) else {})
     recorder._evaluation._evaluator = evaluator
-    session: Any = SimpleNamespace(gradient_norm=lambda: None)
+    session: Any = SimpleNamespace(gradient_norm=lambda: None, measure_norm=bool)
     batch: Any = None
     recorder.begin(1)
     recorder.start(19)
@@ -92,12 +92,15 @@ def test_the_steps_that_will_be_recorded_compute_the_norm_of_their_gradient(
     clock = SimpleNamespace(perf_counter=lambda: 0.0, time=time.time)
     monkeypatch.setattr(recorder_module, "time", clock)
     recorder = Recorder(tmp_path, job, Layout.plan([], [], [], 2, 4096), None, sample_storage(sample_context(tmp_path)))
-    session: Any = SimpleNamespace(summaries=lambda batch: None, gradient_norm=lambda: None, wants_norm=True)
+    measured = [True]
+    session: Any = SimpleNamespace(
+        summaries=lambda batch: None, gradient_norm=lambda: None, measure_norm=measured.append
+    )
     recorder.start(0)
     wanted = []
     batch: Any = None
     for step in range(1, 17):
-        wanted += [step] if session.wants_norm else []
+        wanted += [step] if measured[-1] else []
         clock.perf_counter = lambda step=step: 0.101 * step
         recorder.step(session, batch, step, loss=0.5, secs=0.101)
     recorder.close()
@@ -112,7 +115,7 @@ def test_gradients_are_written_as_histograms_by_name(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, job, layout, None, sample_storage(sample_context(tmp_path, job=job)))
     gradients = [np.array([-1.0, 0.0, 1.0, 3.0], np.float32), np.array([0.5, 0.5], np.float32)]
     session: Any = SimpleNamespace(
-        summaries=lambda batch: None, gradients=lambda: gradients, gradient_norm=lambda: None
+        summaries=lambda batch: None, gradients=lambda: gradients, gradient_norm=lambda: None, measure_norm=bool
     )
     batch: Any = None
     recorder.start(0)
@@ -158,7 +161,9 @@ def test_of_several_losses_the_newest_of_each_is_recorded_and_so_is_the_rate_of_
     storage = sample_storage(sample_context(tmp_path, job=job))
     recorder = Recorder(tmp_path, job, Layout.plan([], [], [], 2, 4096), None, storage)
     losses: dict[str, float] = {}
-    session: Any = SimpleNamespace(summaries=lambda batch: None, gradient_norm=lambda: None, losses=losses)
+    session: Any = SimpleNamespace(
+        summaries=lambda batch: None, gradient_norm=lambda: None, measure_norm=bool, losses=losses
+    )
     batch: Any = None
     for step, (name, loss) in enumerate([("critic", 1.5), ("actor", 0.75), ("critic", 1.25)], 1):
         losses[name] = loss
@@ -185,7 +190,7 @@ def test_image_summaries_of_the_program_become_pictures(tmp_path: Path) -> None:
         tf.compat.v1.summary.scalar("other", 1.0)
         own = session.run(tf.compat.v1.summary.merge_all())
     recorder = recorder_of(tmp_path)
-    training: Any = SimpleNamespace(summaries=lambda batch: own, gradient_norm=lambda: None)
+    training: Any = SimpleNamespace(summaries=lambda batch: own, gradient_norm=lambda: None, measure_norm=bool)
     batch: Any = None
     recorder.start(0)
     recorder.step(training, batch, 1, loss=0.5, secs=0.1)

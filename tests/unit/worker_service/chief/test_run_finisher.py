@@ -14,7 +14,7 @@ from support.chief_samples import Ps, sample_context, sample_job, shard_state, w
 
 from psfleet.checkpoint import manifest
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import DeadlineError, StoppedError, StorageError
+from psfleet.errors import DeadlineError, LostPeerError, StoppedError, StorageError
 from worker_service.chief import checkpoints, run_finisher
 from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.chief import Chief
@@ -73,6 +73,61 @@ def test_the_chief_trains_on_if_a_ps_that_has_made_its_last_step_gets_a_later_on
 def test_a_last_part_that_is_never_written_ends_the_wait(tmp_path: Path) -> None:
     with pytest.raises(DeadlineError, match="the parts of the last checkpoint"):
         finisher(tmp_path, BRIEF | {"stall_secs": 0.2}, num_waits=1000).commit_last(1)
+
+
+def test_a_last_step_of_another_generation_is_not_the_end_of_this_one(tmp_path: Path) -> None:
+    """Another chief has restored a checkpoint, and its fleet has made the last step."""
+    checkpoint = save(tmp_path / "checkpoints", 100, generation=2)
+    done = [with_parts(shard_state(100, generation=2, phase=pb.COMPLETE), shard, checkpoint) for shard in range(2)]
+    last = finisher_of(sample_context(tmp_path, [Ps(state) for state in done], sample_job(deadlines=BRIEF)))
+    with pytest.raises(LostPeerError, match="a ps was lost before the last checkpoint was complete"):
+        last.commit_last(1)
+
+
+def test_dropped_gradients_are_those_that_were_pushed_and_not_used(tmp_path: Path) -> None:
+    states = [shard_state(100), shard_state(100)]
+    for state, used in zip(states, (8, 6), strict=True):
+        state.pushed[:], state.used[:] = [10, 7], [used, 6]
+        for index in range(2):
+            state.workers.add(index=index)
+    recorder = Recorder(
+        tmp_path, sample_job(), sample_context(tmp_path).layout, None, Storage(Events(tmp_path, sample_job()), 1.0)
+    )
+    made = finisher_of(sample_context(tmp_path))
+    made._recorder = recorder
+    gradients = made.report(states, None, StoppedError(15)).gradients
+    assert (gradients.pushed, gradients.used, gradients.dropped) == (17, 14, 3)
+    assert [(ps.pushed, ps.used, ps.dropped) for ps in gradients.per_ps] == [(17, 14, 3), (17, 12, 5)]
+    assert {index: (worker.pushed, worker.used) for index, worker in gradients.per_worker.items()} == {
+        "0": (10, 8),
+        "1": (7, 6),
+    }
+
+
+def counted(pushed: int, step: int, is_alive: bool = True) -> Any:
+    """A ps at the last step, with the gradients and the step of its worker 1."""
+    state = shard_state(100, phase=pb.COMPLETE)
+    state.workers.add(index=0, step=100, is_alive=True)
+    state.workers.add(index=1, step=step, is_alive=is_alive)
+    state.pushed[:] = [100, pushed]
+    return state
+
+
+@pytest.mark.parametrize(
+    ("states", "pushed"),
+    [
+        pytest.param([counted(99, 99), counted(100, 99), counted(100, 100)], 100, id="it ends its last step"),
+        pytest.param([counted(99, 99), counted(99, 99, is_alive=False), counted(0, 0)], 99, id="it has died"),
+        pytest.param([counted(98, 99), counted(99, 99)], 99, id="it stays longer than it may"),
+    ],
+)
+def test_gradients_are_counted_once_every_live_worker_has_left_its_last_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: list[Any], pushed: int
+) -> None:
+    monkeypatch.setattr(run_finisher, "LEAVE_SECS", 0.5)
+    (found,) = finisher_of(sample_context(tmp_path, [Ps(*states)])).final_states(100)
+    assert found is not None
+    assert list(found.pushed) == [100, pushed]
 
 
 @pytest.mark.parametrize(("wall", "expected"), [(1010.0, 10 + 5), (400.0, 5)], ids=["as it was", "set back"])

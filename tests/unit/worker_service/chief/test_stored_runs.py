@@ -138,6 +138,17 @@ def test_a_commit_that_fails_is_logged_and_repeated(caplog: pytest.LogCaptureFix
     assert "the store is away" in caplog.text
 
 
+def test_a_bug_in_a_commit_is_raised_by_the_next_heartbeat() -> None:
+    """Nothing would be committed any more, and nobody would see why."""
+
+    def commit(states: Any) -> None:
+        raise KeyError("no such part")
+
+    thread = CommitThread(commit, incarnation=1, is_beside=True)
+    with pytest.raises(KeyError):
+        wait_until(lambda: thread.update([]), WAIT_SECS, "the error")
+
+
 def test_a_chief_that_was_replaced_commits_nothing() -> None:
     state = shard_state(41)
     state.workers.add(index=0, incarnation=2)

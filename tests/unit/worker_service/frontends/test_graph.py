@@ -197,6 +197,18 @@ def lookup(batch: Any) -> tf.Tensor:
     return v1.get_variable("w", []) * tf.lookup.StaticHashTable(initializer, 1.0).lookup(tf.constant("a"))
 
 
+def of_bad_initial(batch: Any) -> tf.Tensor:
+    """The initializer raises when it runs, and not when it is built."""
+    del batch
+
+    def initial() -> tf.Tensor:
+        size = v1.placeholder_with_default(-1.0, [])
+        with tf.control_dependencies([tf.debugging.Assert(size > 0, ["the size is not positive:", size])]):
+            return tf.identity(size)
+
+    return v1.get_variable("w", initializer=initial) * 1
+
+
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
@@ -209,6 +221,7 @@ def lookup(batch: Any) -> tf.Tensor:
         (lambda batch: v1.get_variable("w", [], tf.float64) * 1, "w is float64, expected float32"),
         (lambda batch: v1.get_variable("w", [], constraint=tf.nn.relu) * 1, "variable w has a constraint"),
         (lookup, "uses a lookup table; expected it in the data set"),
+        (of_bad_initial, r"initializing the variables of loss\(batch\) raised InvalidArgumentError: .*not positive"),
     ],
 )
 def test_a_loss_that_cannot_be_trained_is_told(loss: Callable[[Any], Any], message: str) -> None:

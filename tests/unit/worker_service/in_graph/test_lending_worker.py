@@ -60,7 +60,8 @@ def test_it_is_ready_once_it_reaches_the_chief_also_at_another_address() -> None
     worker, progress, _ = lending([shard(7)])
     met: list[tuple[object, ...]] = []
     heartbeat: Any = worker._heartbeat
-    heartbeat.outcome, progress.reading_first_batch = pb.Outcome(), True
+    heartbeat.outcome = pb.Outcome()
+    progress.await_first_batch()
     context: Any = worker._context
     context.run, context.tasks = "digits", SimpleNamespace(meet=lambda *route: met.append(route))
     chief, moved = (pb.WorkerState(index=0, address=f"{host}:2300") for host in ("a", "b"))

@@ -1,12 +1,17 @@
-"""The graph of all replicas: where they keep what they have pulled, for each chief."""
+"""The graph of all replicas: where they keep what they have pulled, for each chief, and how far they are."""
 
 from __future__ import annotations
 
+from dataclasses import fields
+from typing import Any
+
+import tensorflow as tf
 from support.programs import tiny_gan_program as tiny
 
 from psfleet.job.job import parse_job
 from worker_service.frontends import front_end, planned
-from worker_service.in_graph.merged import ReplicaStep, merged
+from worker_service.in_graph.merged import ReplicaStep, _together, merged
+from worker_service.session_errors import REPLICA
 from worker_service.step import StepGraph
 
 WORKERS = 2
@@ -44,6 +49,45 @@ def variables(step: ReplicaStep, index: int) -> tuple[set[tuple[bytes, bytes]], 
             found = destroyed if users == {"DestroyResourceOp"} else own
             found.add((operation.get_attr("container"), operation.get_attr("shared_name")))
     return own, destroyed
+
+
+def test_no_loop_of_a_replica_has_the_name_of_one_of_another() -> None:
+    """An executor knows the frame of a loop by its name alone: two of one name on one ps would be one loop."""
+    frames: dict[str, set[bytes]] = {f"{REPLICA}{index}": set() for index in range(WORKERS)}
+    for operation in of_chief(1).graph.get_operations():
+        if operation.type in ("Enter", "RefEnter"):
+            frames[operation.name.partition("/")[0]].add(operation.get_attr("frame_name"))
+    first, second = frames.values()
+    assert len(first) == len(second) > 0
+    assert not first & second
+
+
+def replica_at(*shards: tuple[int, int, int], number: int) -> ReplicaStep:
+    """A replica that finds shards at these steps (global, final, started), with the newest gradient of a number."""
+    unused: Any = None
+    return ReplicaStep(
+        **dict.fromkeys([each.name for each in fields(ReplicaStep)], unused)
+        | {
+            "steps": [],
+            "accumulate": [],
+            "pull": tf.constant(shards, tf.int64),
+            "shard_steps": tf.constant([(step, number) for step, *_ in shards], tf.int64),
+            "await_step": tf.constant([(step, final) for step, final, _ in shards], tf.int64),
+            "load_frozen": tf.no_op(),
+            "initializer": tf.no_op(),
+        }
+    )
+
+
+def test_all_replicas_together_are_as_far_as_the_last_of_them() -> None:
+    """One may pull before a shard's update and another one after it, or during it: then all are to pull again."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        together = _together(
+            [replica_at((5, 100, 5), (6, 100, 6), number=5), replica_at((6, 100, 6), (6, 100, 7), number=4)]
+        )
+        pulled, newest = session.run([together.pull, together.shard_steps])
+    assert pulled.tolist() == [[5, 100, 6], [6, 100, 7]]
+    assert newest.tolist() == [[5, 4], [6, 4]]
 
 
 def test_a_chief_shares_no_variable_on_a_worker_with_the_chief_before_and_destroys_those_it_has_left() -> None:

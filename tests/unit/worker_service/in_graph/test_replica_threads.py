@@ -35,9 +35,26 @@ def ended_by(error: Exception) -> tuple[ReplicaThreads, threading.Event]:
 @pytest.mark.parametrize("error", [ProgramError("NaN"), TypeError("a bug of psfleet")])
 def test_a_replica_that_fails_closes_the_session_and_is_the_cause_of_its_end(error: Exception) -> None:
     threads, _ = ended_by(error)
-    assert threads.cause(LostPeerError("the session is closed")) is error
+    with pytest.raises(type(error), match=str(error)) as raised:
+        threads.end(LostPeerError("the session is closed"))
+    assert isinstance(raised.value.__cause__, LostPeerError)
     with pytest.raises(type(error), match=str(error)):
         threads.join(SECS)
+
+
+def test_an_error_on_the_chiefs_own_thread_keeps_its_cause() -> None:
+    """It is no cause of itself: who follows its causes to the innermost one would never end."""
+    closed = threading.Event()
+    session: Any = SimpleNamespace(closed=closed, close=lambda wait_secs: closed.set())
+    context: Any = SimpleNamespace(job=sample_job())
+    threads = ReplicaThreads(session, context, 1, lambda *_: None)
+    lost = LostPeerError("ps 0 is gone")
+    lost.__cause__ = OSError("connection reset")
+    with pytest.raises(LostPeerError) as raised:
+        threads.end(lost)
+    assert raised.value is lost
+    assert isinstance(lost.__cause__, OSError)
+    assert closed.is_set()
 
 
 def test_a_peer_that_a_replica_has_lost_does_not_matter_after_the_last_step() -> None:

@@ -38,6 +38,11 @@ IN_GRAPH = {
 }
 
 
+LOADERS = {"from": "loaders", "loaders": 2}
+PORTS = {False: (DATA, 2226), True: (TUNNEL, 2229)}
+"""The two ports of a loader's data service, without TLS and with it."""
+
+
 def policies(folder: Path, **changes: Any) -> list[Object]:
     (folder / "program.py").touch()
     objects = render(parse_job({**JOB, **changes}), folder / "job.yaml")
@@ -50,8 +55,8 @@ def chosen(selector: Object, pod: str) -> bool:
     component, _, index = pod.partition("-")
     values = {COMPONENT: component, COMPLETION_INDEX: index}
     expressions = selector.get("matchExpressions", ())
-    assert all(each["operator"] == "In" for each in expressions)
-    return all(values[each["key"]] in each["values"] for each in expressions)
+    assert all(each["operator"] in ("In", "NotIn") for each in expressions)
+    return all((values[each["key"]] in each["values"]) == (each["operator"] == "In") for each in expressions)
 
 
 def allowed(specs: list[Object], side: str, own: str, other: str) -> set[int]:
@@ -110,3 +115,21 @@ def test_nothing_but_dns_is_reached_outside_of_the_run(tmp_path: Path) -> None:
     (dns,) = (rule for spec in specs for rule in spec["egress"] if not rule.get("to"))
     assert "to" not in dns, "the resolver may be on the node, or in any namespace"
     assert [port["port"] for port in dns["ports"]] == [53, 53, 5353, 5353]
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_workers_reach_loaders_and_loaders_reach_nobody(tmp_path: Path, tls: bool) -> None:
+    specs = policies(tmp_path, tls=tls, input=LOADERS)
+    found = reached(specs, [*COMPONENTS, "loader"])
+    without = reached(policies(tmp_path, tls=tls))
+    opened = {(own, "loader"): {*PORTS[tls], CONTROL} for own in ("chief", "worker")}
+    assert found == without | opened
+
+
+def test_loaders_leave_the_fleet_only_for_names_and_where_the_job_says(tmp_path: Path) -> None:
+    extra = {"to": [{"ipBlock": {"cidr": "192.0.2.0/24"}}], "ports": [{"protocol": "TCP", "port": 443}]}
+    specs = policies(tmp_path, input=LOADERS, kubernetes={"egress": [extra]})
+    rules = [rule for spec in specs if chosen(spec["podSelector"], "loader") for rule in spec["egress"]]
+    names, *others = rules
+    assert {port["port"] for port in names["ports"]} == {53, 5353}
+    assert others == [extra]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,3 +49,19 @@ def test_a_program_that_is_too_large_is_refused_with_the_way_out(tmp_path: Path)
     (tmp_path / "weights.bin").write_bytes(bytes(MOST_BYTES + 1))
     with pytest.raises(UsageError, match=r"more than .* bytes, expected less .*container.program: image"):
         Files.of(tmp_path)
+
+
+def test_folders_that_stay_behind_are_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A virtual environment beside the program has ten thousands of files."""
+    for name in (".venv/lib", ".git/objects", "runs/small", "data"):
+        (tmp_path / name).mkdir(parents=True)
+    searched: list[str] = []
+    scandir = os.scandir
+
+    def scan(path: str | Path) -> Any:
+        searched.append(os.path.relpath(path, tmp_path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    assert not Files.of(tmp_path).content
+    assert searched == [".", "data"]

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from psfleet.errors import UsageError
 from psfleet.job.job import Job, parse_job
 from psfleet.manifests.certificates_folder import certificates_folder
 from psfleet.manifests.kubernetes.tls_secrets import ensure_certificates, tls_secrets
 from psfleet.platforms.kubernetes.renewal import RENEW_SECS, Renewal
-from psfleet.tls import certificates
+from psfleet.tls import certificates, identity
 
 
 def job(**container: Any) -> Job:
@@ -91,6 +92,15 @@ def test_what_was_renewed_by_hand_reaches_the_fleet(folder: Path, secrets: Secre
     certificates.renew(folder)
     secrets.renewal.look()
     assert secrets.content == {each["metadata"]["name"]: each["data"] for each in tls_secrets(job())}
+
+
+def test_no_secret_is_made_of_files_that_another_command_is_replacing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "SETTLE_SECS", 0.1)
+    (folder / "ps" / "tls.key").write_bytes((folder / "worker" / "tls.key").read_bytes())
+    with pytest.raises(UsageError, match=r"certificates in .*small: TLS: .*tls\.key is not the key of tls\.crt"):
+        tls_secrets(job())
 
 
 def test_another_authority_never_replaces_that_of_a_fleet_that_runs(

@@ -195,10 +195,10 @@ def test_with_tls_each_role_has_a_certificate_which_commands_renew(
     standing_api: StandingApi, fleets: KubernetesFleets, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fleets.up(file(tls=True))
-    names = {f"lab-{role}-tls" for role in ("ps", "worker", "client")}
+    names = {f"lab-{role}-tls" for role in ("ps", "worker", "loader", "client")}
     secrets = {name: each["data"] for (kind, name), each in standing_api.objects.items() if kind == "secrets"}
     assert set(secrets) == names
-    assert len({each["tls.crt"] for each in secrets.values()}) == 3
+    assert len({each["tls.crt"] for each in secrets.values()}) == 4
     assert not any("ca.key" in each for each in secrets.values())
     certificates.renew(certificates_folder("lab"))
     fleets.up(file(tls=True))

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow.compat.v1 as v1
+from support.program_samples import sample_job
 
 from psfleet.errors import LostPeerError
-from psfleet.job.update import Update
-from worker_service.session import NEWEST, WorkerSession
+from psfleet.job.sections import Deadlines
+from worker_service.first_pull import NEWEST, pull_one_step
 from worker_service.session_start import SessionStart
 
 Read = Sequence[tuple[int, int]]
@@ -31,11 +33,11 @@ def start(*reads: Read, is_exact: bool = True, step_secs: float = 30) -> tuple[S
         asked.append((feeds or {})["at"])
         return np.array([[step, 100, started] for step, started in reads[len(asked) - 1]])
 
-    session: Any = WorkerSession.__new__(WorkerSession)
-    session._session, session._options, session._step_secs = SimpleNamespace(run=run), None, step_secs
-    session._step, session._is_exact = SimpleNamespace(shard_steps="steps", pull="pull", local_step="at"), is_exact
-    session._update = Update()
-    found: SessionStart = session._pull_one_step()
+    session: Any = SimpleNamespace(run=run)
+    step: Any = SimpleNamespace(shard_steps="steps", pull="pull", local_step="at")
+    job = sample_job().model_copy(update={"deadlines": Deadlines(step_secs=step_secs)})
+    job = job.model_copy(update={"fleet": job.fleet.model_copy(update={"ps": 2 if is_exact else 1})})
+    found = pull_one_step(session, step, job, v1.RunOptions())
     return found, asked
 
 
@@ -66,6 +68,6 @@ def test_without_kept_parameters_the_first_read_counts() -> None:
 
 def test_shards_that_never_settle_are_given_up_at_the_deadline() -> None:
     with pytest.raises(
-        LostPeerError, match=r"global steps are \[6, 6\] with updates to \[7, 6\] in progress after 0 s"
+        LostPeerError, match=r"global steps are \[6, 6\] with updates to \[7, 6\] in progress after 1e-09 s"
     ):
-        start([(6, 7), (6, 6)], step_secs=0)
+        start([(6, 7), (6, 6)], step_secs=1e-9)

@@ -1,0 +1,1 @@
+"""The training program of the benchmark of embedding tables."""

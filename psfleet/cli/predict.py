@@ -1,0 +1,56 @@
+"""`psfleet predict`: predictions of a data set by all workers at once."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from psfleet.cli.output import progress_console
+from psfleet.errors import SIGNAL_BASE, UsageError
+from psfleet.predictions import files
+from psfleet.predictions.driver import predict as predict_all
+from psfleet.predictions.source import find
+from psfleet.service.cpu import num_cores
+from psfleet.service.process_environment import require_tensorflow
+
+
+def predict(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN_OR_STUDY",
+            help="A run folder, one checkpoint, the URL of a store, or a study or its folder, for its best trial.",
+        ),
+    ],
+    data: Annotated[
+        str,
+        typer.Option(metavar="MODULE:CALLABLE", help="Returns the data set; searched in the program's folder first."),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="FILE.npz or FILE.parquet.")],
+    workers: Annotated[int | None, typer.Option(min=1, help="Number of processes; one per core by default.")] = None,
+    step: Annotated[int | None, typer.Option(help="The step of the checkpoint; the newest by default.")] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="The best checkpoint by checkpoint.best, not the newest.")
+    ] = False,
+) -> None:
+    """Predict a data set with a trained model, by worker processes at once, into one file."""
+    require_tensorflow()
+    module, _, name = data.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), name)):
+        raise UsageError(f"--data {data}: expected MODULE:CALLABLE")
+    files.require_format(out)
+    found = find(source, step, best)
+    console = progress_console()
+    number = workers or max(1, int(num_cores()))
+    began = time.monotonic()
+    try:
+        shares = predict_all(found, data, out, number, lambda text: console.print(text, markup=False, highlight=False))
+    except KeyboardInterrupt:
+        console.print("interrupted: nothing was written", markup=False, highlight=False)
+        raise typer.Exit(SIGNAL_BASE + signal.SIGINT) from None
+    outputs = ", ".join(f"{each.name} {each.dtype} {[shares.num_examples, *each.shape]}" for each in shares.outputs)
+    typer.echo(f"{out}: {outputs} of {found.name}, by {number} workers in {time.monotonic() - began:.1f} s")

@@ -1,0 +1,80 @@
+"""`psfleet serve`: the models of runs or of the best trials of a study, as a service."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from psfleet.errors import SIGNAL_BASE, UsageError
+from psfleet.job.service_access import BETWEEN_GRAPH, MODES, FrontOptions
+from psfleet.serving import sources
+from psfleet.serving.service import serve as run_service
+
+MAX_QUERY_BYTES = 64 * 1024 * 1024
+
+
+def serve(
+    models: Annotated[
+        list[str], typer.Argument(metavar="RUN... | STUDY", help="Run folders or stores; or the folder of a study.")
+    ],
+    top: Annotated[int | None, typer.Option(min=1, help="Of a study: how many of the best trials; 1.")] = None,
+    members: Annotated[
+        str, typer.Option(help="between_graph: each takes queries from its queue; in_graph: one session asks all.")
+    ] = BETWEEN_GRAPH,
+    step: Annotated[int | None, typer.Option(help="The step of the checkpoint; the newest by default.")] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="The best checkpoint by checkpoint.best, not the newest.")
+    ] = False,
+    name: Annotated[str | None, typer.Option(help="Of the model; the job's or the study's by default.")] = None,
+    timeout_secs: Annotated[float, typer.Option(min=0.01, help="From a query to its answer.")] = 1.0,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on; others than loopback need a token.")
+    ] = "127.0.0.1",
+    rest_port: Annotated[int, typer.Option(min=1, max=65535, help="The port of REST.")] = 8000,
+    grpc_port: Annotated[int, typer.Option(min=1, max=65535, help="The port of gRPC.")] = 8001,
+    metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="The port of Prometheus metrics; 0: none.")] = 0,
+    token_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The bearer token of clients.")] = None,
+    max_batch_rows: Annotated[int, typer.Option(min=1, help="The largest batch of concurrent queries.")] = 64,
+    linger_secs: Annotated[float, typer.Option(min=0, help="How long a query waits for others.")] = 0.002,
+    max_query_bytes: Annotated[int, typer.Option(min=1, help="The largest message of a query.")] = MAX_QUERY_BYTES,
+    out: Annotated[Path | None, typer.Option(help="The folder of the logs; services/<name> by default.")] = None,
+    on: Annotated[str | None, typer.Option("--on", metavar="PLATFORM", help="Processes of this machine only.")] = None,
+) -> None:
+    """Serve models by the Open Inference Protocol over REST and gRPC; newer checkpoints of the runs replace them."""
+    if on is not None:
+        raise UsageError(f"--on {on}: services run as processes of this machine, expected no --on")
+    if find_spec("aiohttp") is None:
+        raise UsageError("aiohttp is not installed, expected the extra: pip install 'psfleet[serve]'")
+    mode = next((each for each in MODES if each == members), None)
+    if mode is None:
+        raise UsageError(f"--members {members}: expected one of {', '.join(MODES)}")
+    found = _sources(models, top, step, best, name)
+    options = FrontOptions(
+        host=host,
+        rest_port=rest_port,
+        grpc_port=grpc_port,
+        timeout_secs=timeout_secs,
+        max_batch_rows=max_batch_rows,
+        linger_secs=linger_secs,
+        max_query_bytes=max_query_bytes,
+        token_file=None if token_file is None else str(token_file.absolute()),
+    )
+    folder = out if out is not None else Path("services") / found.name
+    number = run_service(found, mode, options, metrics_port, folder, lambda text: typer.echo(text, err=True))
+    raise typer.Exit(SIGNAL_BASE + number)
+
+
+def _sources(models: list[str], top: int | None, step: int | None, best: bool, name: str | None) -> sources.Sources:
+    study = sources.study_folder(models[0]) if len(models) == 1 else None
+    if study is None:
+        if top is not None:
+            raise UsageError(f"--top {top}: {models[0]} is no study, expected the folder of one, or no --top")
+        return sources.of_runs(models, step, best, name)
+    if step is not None or best:
+        raise UsageError(f"{models[0]} is a study, expected neither --step nor --best")
+    found = sources.of_study(study, top or 1)
+    return found if name is None else replace(found, name=name)

@@ -1,0 +1,156 @@
+"""Collects concurrent queries into batches, and splits their answers again; runs in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from psfleet.inference.tensors import QueryError, Status
+
+MAX_IN_FLIGHT = 4
+"""Batches that members compute at a time; further queries wait, and make larger batches."""
+
+Inputs = Sequence[np.ndarray]
+Shapes = tuple[tuple[int, ...], ...]
+"""Shape of a row of each input: rows of other shapes do not fit into one tensor."""
+
+
+@dataclass(frozen=True)
+class Combined:
+    """The answer to a batch, or to one query of it.
+
+    Attributes:
+        outputs: In the model's order, `[rows, ...]`.
+        version: See `Answer`.
+        num_members: How many members it is made of.
+    """
+
+    outputs: Sequence[np.ndarray]
+    version: str
+    num_members: int
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    inputs: Inputs
+    arrived: float
+    answer: asyncio.Future[Combined]
+
+    @property
+    def rows(self) -> int:
+        return len(self.inputs[0])
+
+
+@dataclass
+class _Group:
+    """Queries of one shape that wait; is_due: for no longer than until a batch may be sent."""
+
+    queries: list[_Waiting] = field(default_factory=list)
+    timer: asyncio.TimerHandle | None = None
+    is_due: bool = False
+
+
+class Batcher:
+    """Sends queries in batches.
+
+    Args of the constructor:
+        ask: Computes the answer to a batch; gets its inputs, and when its first query arrived.
+        max_rows: Of a batch; a query with more rows is a batch by itself.
+        linger_secs: How long a query waits for others at most, unless too many batches are in flight.
+        clock: Monotonic time in seconds.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[Inputs, float], Awaitable[Combined]],
+        max_rows: int,
+        linger_secs: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ask = ask
+        self._max_rows = max_rows
+        self._linger_secs = linger_secs
+        self._clock = clock
+        self._groups: dict[Shapes, _Group] = {}
+        self._in_flight: set[asyncio.Task[None]] = set()
+
+    async def answer(self, inputs: Inputs) -> Combined:
+        """The answer to a query; raises what `ask` raises for its batch."""
+        waiting = _Waiting(inputs, self._clock(), asyncio.get_running_loop().create_future())
+        shapes = tuple(each.shape[1:] for each in inputs)
+        group = self._groups.setdefault(shapes, _Group())
+        group.queries.append(waiting)
+        if sum(each.rows for each in group.queries) >= self._max_rows:
+            self._make_due(shapes)
+        elif group.timer is None and not group.is_due:
+            loop = asyncio.get_running_loop()
+            group.timer = loop.call_later(self._linger_secs, self._make_due, shapes)
+        return await waiting.answer
+
+    def _make_due(self, shapes: Shapes) -> None:
+        group = self._groups[shapes]
+        if group.timer is not None:
+            group.timer.cancel()
+        group.timer, group.is_due = None, True
+        self._send_due()
+
+    def _send_due(self) -> None:
+        """Sends the batches that need not wait, those whose first query waits longest first."""
+        while len(self._in_flight) < MAX_IN_FLIGHT:
+            due = [(group.queries[0].arrived, shapes) for shapes, group in self._groups.items() if group.is_due]
+            if not due:
+                return
+            shapes = min(due)[1]
+            batch = self._taken(self._groups[shapes].queries)
+            if not self._groups[shapes].queries:
+                del self._groups[shapes]
+            if batch:
+                task = asyncio.get_running_loop().create_task(self._run(batch))
+                self._in_flight.add(task)
+
+    def _taken(self, queries: list[_Waiting]) -> list[_Waiting]:
+        """Takes the first queries of a list, as many as fit into a batch; those that nobody waits for are dropped."""
+        batch: list[_Waiting] = []
+        rows = 0
+        while queries and (not batch or rows + queries[0].rows <= self._max_rows):
+            query = queries.pop(0)
+            if not query.answer.cancelled():
+                batch.append(query)
+                rows += query.rows
+        return batch
+
+    async def _run(self, batch: list[_Waiting]) -> None:
+        try:
+            await self._compute(batch, batch[0].arrived)
+        finally:
+            task = asyncio.current_task()
+            assert task is not None, "it runs in a task of `_send_due`"
+            self._in_flight.discard(task)
+            self._send_due()
+
+    async def _compute(self, batch: list[_Waiting], since: float) -> None:
+        try:
+            inputs = [np.concatenate(each) for each in zip(*(query.inputs for query in batch), strict=True)]
+            _split(batch, await self._ask(inputs, since))
+        except Exception as error:
+            if isinstance(error, QueryError) and error.status is Status.FAILED and len(batch) > 1:
+                # The model refuses one of the queries: the others have answers.
+                for query in batch:
+                    await self._compute([query], self._clock())
+                return
+            for query in batch:
+                if not query.answer.done():
+                    query.answer.set_exception(error)
+
+
+def _split(batch: list[_Waiting], found: Combined) -> None:
+    at = 0
+    for query in batch:
+        rows = [each[at : at + query.rows] for each in found.outputs]
+        at += query.rows
+        if not query.answer.done():
+            query.answer.set_result(Combined(rows, found.version, found.num_members))

@@ -1,0 +1,131 @@
+"""Serves the Open Inference Protocol over gRPC, with `grpc.aio`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from psfleet import __version__
+from psfleet.errors import LostPeerError
+from psfleet.inference import open_inference_pb2 as pb
+from psfleet.inference import open_inference_pb2_grpc
+from psfleet.inference.access import is_allowed
+from psfleet.inference.grpc_messages import answer_message, metadata_message, parse_query
+from psfleet.inference.service import PLATFORM, ModelService
+from psfleet.inference.tensors import QueryError, Status
+
+HEADER = "authorization"
+HEALTH = ("ServerLive", "ServerReady")
+SERVER = "psfleet"
+END_SECS = 5.0
+"""Until calls are ended at the end; queries have been answered by then."""
+
+
+@asynccontextmanager
+async def serving_grpc(service: ModelService, host: str, port: int, token: str) -> AsyncIterator[None]:
+    """Async context manager that serves.
+
+    Args:
+        token: See `psfleet.inference.access`.
+
+    Raises:
+        LostPeerError: The port is in use.
+    """
+    options = (
+        ("grpc.max_receive_message_length", service.max_query_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.so_reuseport", 0),
+    )
+    server = grpc.aio.server(options=options, interceptors=(_Guard(token),))
+    open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Servicer(service), server)
+    at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        server.add_insecure_port(at)
+    except RuntimeError as error:
+        raise LostPeerError(f"gRPC port {port} of {host} is not available, expected a free port") from error
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop(END_SECS)
+
+
+class Servicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer):
+    """The methods of the protocol."""
+
+    def __init__(self, service: ModelService) -> None:
+        self._service = service
+
+    async def ServerLive(self, request: pb.ServerLiveRequest, context: Any) -> pb.ServerLiveResponse:
+        """Whether the server answers."""
+        return pb.ServerLiveResponse(live=True)
+
+    async def ServerReady(self, request: pb.ServerReadyRequest, context: Any) -> pb.ServerReadyResponse:
+        """Whether a member is ready."""
+        return pb.ServerReadyResponse(ready=self._service.is_ready)
+
+    async def ModelReady(self, request: pb.ModelReadyRequest, context: Any) -> pb.ModelReadyResponse:
+        """Whether a version of the model is ready."""
+        async with _Aborting(context):
+            ready = self._service.is_model_ready(request.name, request.version)
+        return pb.ModelReadyResponse(ready=ready)
+
+    async def ServerMetadata(self, request: pb.ServerMetadataRequest, context: Any) -> pb.ServerMetadataResponse:
+        """Name and version of the server."""
+        return pb.ServerMetadataResponse(name=SERVER, version=__version__)
+
+    async def ModelMetadata(self, request: pb.ModelMetadataRequest, context: Any) -> pb.ModelMetadataResponse:
+        """Inputs and outputs of the model."""
+        async with _Aborting(context):
+            version, metadata = self._service.metadata(request.name, request.version)
+        return metadata_message(self._service.name, version, PLATFORM, metadata)
+
+    async def ModelInfer(self, request: pb.ModelInferRequest, context: Any) -> pb.ModelInferResponse:
+        """The answer to a query."""
+        async with _Aborting(context):
+            _, answer = await self._service.infer(partial(parse_query, request), "grpc")
+        return answer_message(answer, request)
+
+
+class _Aborting:
+    """Async context manager that ends a call with the status of a QueryError."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    async def __aenter__(self) -> None:
+        return None
+
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, QueryError):
+            await self._context.abort(grpc.StatusCode[error.status.grpc], str(error))
+
+
+class _Guard(grpc.aio.ServerInterceptor):
+    """Refuses calls without the token; those of the server's health need none."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    async def intercept_service(
+        self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], details: grpc.HandlerCallDetails
+    ) -> Any:
+        """See `grpc.aio.ServerInterceptor`."""
+        header = next((value for name, value in details.invocation_metadata if name == HEADER), "")
+        method = details.method.rpartition("/")[2]
+        handler = await continuation(details)
+        if handler is None or method in HEALTH or is_allowed(self._token, str(header)):
+            return handler
+
+        async def refuse(request: Any, context: Any) -> None:
+            text = f"the metadata {HEADER} have no valid token"
+            await context.abort(grpc.StatusCode[Status.UNAUTHENTICATED.grpc], text)
+
+        return grpc.unary_unary_rpc_method_handler(
+            refuse, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
+        )

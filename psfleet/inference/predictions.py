@@ -1,0 +1,66 @@
+"""Predictions of the members of an ensemble: which members fit together, and what an answer is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from psfleet.inference.tensors import DATATYPES, ModelMetadata, TensorMetadata
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A member's reply to a batch.
+
+    Attributes:
+        step: Of the weights.
+        outputs: In the model's order, `[rows, ...]`.
+        error: Why there are none; empty: there are.
+    """
+
+    step: int
+    outputs: Sequence[np.ndarray]
+    error: str = ""
+
+
+def unfit(metadata: ModelMetadata, others: ModelMetadata | None, num_members: int) -> str:
+    """Why a member cannot be one of an ensemble; empty: it can.
+
+    Args:
+        metadata: Of its model.
+        others: Of the other members; None: there are none yet.
+        num_members: Of the ensemble.
+    """
+    if others is not None and metadata != others:
+        return f"inputs or outputs are {metadata}, expected those of the other members: {others}"
+    for each in metadata.outputs if num_members > 1 else ():
+        if not np.issubdtype(DATATYPES[each.datatype], np.floating):
+            return f"output {each.name} is {each.datatype}, expected floating point numbers: members are averaged"
+    return ""
+
+
+def mean(values: Sequence[np.ndarray]) -> np.ndarray:
+    """The mean of equal shapes, in their type; a single value is returned as it is."""
+    if len(values) == 1:
+        return values[0]
+    return np.mean(np.stack(values), axis=0, dtype=np.float64).astype(values[0].dtype)
+
+
+def version_of(steps: Sequence[int]) -> str:
+    """The version of members with these steps: one number if all are equal, or else one of each."""
+    return "-".join(str(step) for step in (steps[:1] if len(set(steps)) == 1 else steps))
+
+
+def checked(prediction: Prediction, rows: int) -> Prediction:
+    """A prediction of so many rows; an error if an output has another number."""
+    wrong = [each.shape for each in prediction.outputs if not each.shape or each.shape[0] != rows]
+    if wrong and not prediction.error:
+        return Prediction(prediction.step, (), f"the model gives an output of shape {wrong[0]} for {rows} rows")
+    return prediction
+
+
+def without_rows(tensor: TensorMetadata) -> np.ndarray:
+    """An input without rows."""
+    return np.empty([0, *(max(size, 0) for size in tensor.shape[1:])], DATATYPES[tensor.datatype])

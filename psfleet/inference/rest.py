@@ -1,0 +1,140 @@
+"""Serves the Open Inference Protocol over HTTP, with aiohttp."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+
+from psfleet import __version__
+from psfleet.errors import LostPeerError
+from psfleet.inference.access import is_allowed
+from psfleet.inference.rest_messages import answer_body, metadata_content, parse_query
+from psfleet.inference.service import PLATFORM, ModelService
+from psfleet.inference.tensors import QueryError, Status
+
+JSON_LENGTH = "Inference-Header-Content-Length"
+EXTENSIONS = ("binary_tensor_data",)
+SERVER = "psfleet"
+END_SECS = 5.0
+"""Until connections are closed at the end; queries have been answered by then."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@asynccontextmanager
+async def serving_rest(service: ModelService, host: str, port: int, token: str) -> AsyncIterator[None]:
+    """Async context manager that serves; in a loop of any thread.
+
+    Args:
+        token: See `psfleet.inference.access`.
+
+    Raises:
+        LostPeerError: The port is in use.
+    """
+    runner = web.AppRunner(
+        application(service, token), access_log=None, handle_signals=False, shutdown_timeout=END_SECS
+    )
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except OSError as error:
+        await runner.cleanup()
+        raise LostPeerError(
+            f"REST port {port} of {host} is not available ({error.strerror or error}), expected a free port"
+        ) from error
+    try:
+        yield
+    finally:
+        await runner.cleanup()
+
+
+def application(service: ModelService, token: str) -> web.Application:
+    """The routes of the protocol; health needs no token."""
+
+    @web.middleware
+    async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            if not request.path.startswith("/v2/health/") and not is_allowed(
+                token, request.headers.get("Authorization", "")
+            ):
+                raise QueryError(Status.UNAUTHENTICATED, "the header Authorization has no valid token")
+            return await handler(request)
+        except QueryError as error:
+            return _error(error.status.http, str(error))
+        except web.HTTPRequestEntityTooLarge:
+            return _error(Status.TOO_LARGE.http, f"the body is larger than {service.max_query_bytes} bytes")
+        except web.HTTPException as error:
+            return _error(error.status, f"{request.method} {request.path}: {error.reason}")
+
+    app = web.Application(middlewares=[errors_as_json], client_max_size=service.max_query_bytes)
+    handlers = _Handlers(service)
+    model = "/v2/models/{model}"
+    app.add_routes(
+        [
+            web.get("/v2/health/live", handlers.live),
+            web.get("/v2/health/ready", handlers.ready),
+            web.get("/v2", handlers.server),
+            *(web.get(f"{path}/ready", handlers.model_ready) for path in (model, model + "/versions/{version}")),
+            *(web.get(path, handlers.model) for path in (model, model + "/versions/{version}")),
+            *(web.post(f"{path}/infer", handlers.infer) for path in (model, model + "/versions/{version}")),
+        ]
+    )
+    return app
+
+
+class _Handlers:
+    """The handlers of all routes."""
+
+    def __init__(self, service: ModelService) -> None:
+        self._service = service
+
+    async def live(self, request: web.Request) -> web.Response:
+        """Whether the server answers."""
+        return web.json_response({"live": True})
+
+    async def ready(self, request: web.Request) -> web.Response:
+        """Whether a member is ready."""
+        return _ready(self._service.is_ready, {})
+
+    async def model_ready(self, request: web.Request) -> web.Response:
+        """Whether a version of the model is ready."""
+        model, version = _model(request)
+        return _ready(self._service.is_model_ready(model, version), {"name": model})
+
+    async def server(self, request: web.Request) -> web.Response:
+        """Name and version of the server."""
+        return web.json_response({"name": SERVER, "version": __version__, "extensions": list(EXTENSIONS)})
+
+    async def model(self, request: web.Request) -> web.Response:
+        """Inputs and outputs of the model."""
+        version, metadata = self._service.metadata(*_model(request))
+        return web.json_response(metadata_content(self._service.name, version, PLATFORM, metadata))
+
+    async def infer(self, request: web.Request) -> web.Response:
+        """The answer to a query."""
+        model, version = _model(request)
+        self._service.require_model(model)
+        body = await request.read()
+        parse = partial(parse_query, model, version, body, request.headers.get(JSON_LENGTH))
+        query, answer = await self._service.infer(parse, "rest")
+        content, length = answer_body(answer, query)
+        if length is None:
+            return web.Response(body=content, content_type="application/json")
+        return web.Response(body=content, content_type="application/octet-stream", headers={JSON_LENGTH: str(length)})
+
+
+def _model(request: web.Request) -> tuple[str, str]:
+    return request.match_info["model"], request.match_info.get("version", "")
+
+
+def _ready(is_ready: bool, content: dict[str, Any]) -> web.Response:
+    return web.json_response({**content, "ready": is_ready}, status=200 if is_ready else Status.UNAVAILABLE.http)
+
+
+def _error(status: int, message: str) -> web.Response:
+    return web.Response(status=status, body=json.dumps({"error": message}).encode(), content_type="application/json")

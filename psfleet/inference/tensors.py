@@ -1,0 +1,194 @@
+"""Tensors of the Open Inference Protocol: datatypes, shapes, and their elements as bytes and as lists."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from psfleet.errors import PsfleetError
+
+DATATYPES: dict[str, type] = {
+    "BOOL": np.bool_,
+    "UINT8": np.uint8,
+    "UINT16": np.uint16,
+    "UINT32": np.uint32,
+    "UINT64": np.uint64,
+    "INT8": np.int8,
+    "INT16": np.int16,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "FP16": np.float16,
+    "FP32": np.float32,
+    "FP64": np.float64,
+    "BYTES": np.object_,
+}
+"""NumPy's type of each datatype; elements of BYTES are `bytes`."""
+BYTES = "BYTES"
+LENGTH_BYTES = 4
+"""Of the length before each element of BYTES, little-endian."""
+
+
+class Status(Enum):
+    """Why a query has no answer: the HTTP status, and the name of gRPC's status code."""
+
+    INVALID = 400, "INVALID_ARGUMENT"
+    UNAUTHENTICATED = 401, "UNAUTHENTICATED"
+    NOT_FOUND = 404, "NOT_FOUND"
+    TOO_LARGE = 413, "RESOURCE_EXHAUSTED"
+    FAILED = 500, "INTERNAL"
+    UNAVAILABLE = 503, "UNAVAILABLE"
+
+    def __init__(self, http: int, grpc: str) -> None:
+        self.http = http
+        self.grpc = grpc
+
+
+class QueryError(PsfleetError):
+    """A query has no answer; the client gets the message."""
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class TensorMetadata(BaseModel):
+    """An input or output of a model.
+
+    Attributes:
+        datatype: One of `DATATYPES`.
+        shape: With the batch as first dimension; -1 for each dimension of any size.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+class ModelMetadata(BaseModel):
+    """The inputs and outputs of a model, in its own order."""
+
+    model_config = ConfigDict(frozen=True)
+
+    inputs: tuple[TensorMetadata, ...]
+    outputs: tuple[TensorMetadata, ...]
+
+
+def datatype_of(dtype: Any) -> str:
+    """The datatype of NumPy's type; empty: there is none."""
+    wanted = np.dtype(dtype)
+    return next((name for name, each in DATATYPES.items() if np.dtype(each) == wanted), "")
+
+
+def from_list(name: str, datatype: str, shape: Sequence[int], data: Any) -> np.ndarray:
+    """A tensor whose elements are in a flat or nested list.
+
+    Raises:
+        QueryError: The datatype is none, or the elements do not fit datatype and shape.
+    """
+    dtype = _dtype(name, datatype)
+    try:
+        flat = list(_elements(data))
+    except RecursionError as error:
+        raise QueryError(Status.INVALID, f"input {name!r} has too many nested lists") from error
+    _check_count(name, shape, len(flat))
+    try:
+        if datatype == BYTES:
+            array = np.empty(len(flat), np.object_)
+            array[:] = [each.encode() if isinstance(each, str) else bytes(memoryview(each)) for each in flat]
+        else:
+            array = _numbers(name, datatype, dtype, flat)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise QueryError(Status.INVALID, f"input {name!r}: {error}, expected elements of {datatype}") from error
+    return array.reshape(shape)
+
+
+def from_bytes(name: str, datatype: str, shape: Sequence[int], data: bytes) -> np.ndarray:
+    """A tensor whose elements are in row-major order, little-endian.
+
+    Raises:
+        QueryError: The datatype is none, or the bytes do not fit datatype and shape.
+    """
+    dtype = _dtype(name, datatype)
+    if datatype == BYTES:
+        elements = _prefixed(name, data)
+        _check_count(name, shape, len(elements))
+        array = np.empty(len(elements), np.object_)
+        array[:] = elements
+        return array.reshape(shape)
+    expected = _count(name, shape) * dtype.itemsize
+    if len(data) != expected:
+        raise QueryError(
+            Status.INVALID, f"input {name!r} has {len(data)} bytes, expected {expected} for {datatype} {list(shape)}"
+        )
+    return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype, copy=False).reshape(shape)
+
+
+def to_bytes(array: np.ndarray) -> bytes:
+    """The inverse of `from_bytes`."""
+    if array.dtype != np.object_:
+        return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    return b"".join(len(each).to_bytes(LENGTH_BYTES, "little") + each for each in array.ravel())
+
+
+def to_list(array: np.ndarray) -> list[Any]:
+    """The elements in row-major order, as JSON has them; BYTES as text."""
+    if array.dtype == np.object_:
+        return [each.decode(errors="replace") for each in array.ravel()]
+    return array.ravel().tolist()
+
+
+def _dtype(name: str, datatype: str) -> np.dtype[Any]:
+    if datatype not in DATATYPES:
+        raise QueryError(
+            Status.INVALID, f"input {name!r} has datatype {datatype!r}, expected one of {', '.join(DATATYPES)}"
+        )
+    return np.dtype(DATATYPES[datatype])
+
+
+def _elements(data: Any) -> Any:
+    if not isinstance(data, list):
+        yield data
+        return
+    for each in data:
+        yield from _elements(each)
+
+
+def _numbers(name: str, datatype: str, dtype: np.dtype[Any], flat: list[Any]) -> np.ndarray:
+    """Numbers that are not rounded to fit an integer type, and no text that NumPy would parse."""
+    wanted = bool if dtype == np.bool_ else (int, float)
+    if not all(isinstance(each, wanted) and (dtype == np.bool_ or not isinstance(each, bool)) for each in flat):
+        raise QueryError(Status.INVALID, f"input {name!r} has an element of another kind, expected {datatype}")
+    if np.issubdtype(dtype, np.integer) and not all(isinstance(each, int) for each in flat):
+        raise QueryError(Status.INVALID, f"input {name!r} has a fraction, expected {datatype}")
+    return np.array(flat, dtype)
+
+
+def _count(name: str, shape: Sequence[int]) -> int:
+    if any(isinstance(each, bool) or not isinstance(each, int) or each < 0 for each in shape):
+        raise QueryError(Status.INVALID, f"input {name!r} has shape {list(shape)}, expected whole numbers from 0")
+    return math.prod(shape)
+
+
+def _check_count(name: str, shape: Sequence[int], found: int) -> None:
+    if _count(name, shape) != found:
+        raise QueryError(
+            Status.INVALID, f"input {name!r} has {found} elements, expected {math.prod(shape)} for shape {list(shape)}"
+        )
+
+
+def _prefixed(name: str, data: bytes) -> list[bytes]:
+    found, at = [], 0
+    while at < len(data):
+        start = at + LENGTH_BYTES
+        at = start + int.from_bytes(data[at:start], "little")
+        if at > len(data):
+            raise QueryError(Status.INVALID, f"input {name!r} has an element that ends after its bytes")
+        found.append(data[start:at])
+    return found

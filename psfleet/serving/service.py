@@ -1,0 +1,131 @@
+"""Serves models until a signal comes: locks the folder, watches the processes, and has the front drain at the end."""
+
+from __future__ import annotations
+
+import fcntl
+import http.client
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from psfleet.errors import UsageError
+from psfleet.inference.access import read_token
+from psfleet.job.service_access import FrontOptions, Mode
+from psfleet.run_folder import try_lock
+from psfleet.service.process_environment import require_tensorflow
+from psfleet.serving.processes import ServiceProcesses
+from psfleet.serving.sources import Sources
+
+LOCK = ".lock"
+POLL_SECS = 0.1
+"""Interval of looks for dead processes."""
+END_SECS = 20.0
+"""Until the front, which answers the queries that it has, is killed."""
+ANY_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Addresses of all interfaces, and how this machine connects to them."""
+
+
+def serve(
+    sources: Sources, mode: Mode, options: FrontOptions, metrics_port: int, folder: Path, say: Callable[[str], object]
+) -> int:
+    """Serves until SIGINT or SIGTERM; no process outlives the call.
+
+    Args:
+        mode: See `ServiceAccess`.
+        folder: Of the logs.
+        say: Called with lines for the user.
+
+    Returns:
+        The number of the signal.
+
+    Raises:
+        UsageError: A port is in use, another service uses the folder, or the token is missing or cannot be read.
+        PsfleetError: A process failed in a way that would recur.
+    """
+    require_tensorflow()
+    read_token(options.host, Path(options.token_file) if options.token_file else None)
+    for option, port, host in (
+        ("--rest-port", options.rest_port, options.host),
+        ("--grpc-port", options.grpc_port, options.host),
+        ("--metrics-port", metrics_port, "127.0.0.1"),
+    ):
+        _require_free(option, host, port)
+    with _locked(folder), _signals() as received:
+        (folder / "logs").mkdir(exist_ok=True)
+        processes = ServiceProcesses(sources, mode, options, metrics_port, folder)
+        try:
+            processes.start()
+            while not received:
+                for text in processes.revive():
+                    say(text)
+                if not processes.was_ready and _is_ready(options.host, options.rest_port):
+                    processes.was_ready = True
+                    at = f"http://{options.host}:{options.rest_port}/v2/models/{sources.name}"
+                    say(f"{sources.name} is ready: {at}, gRPC port {options.grpc_port}")
+                threading.Event().wait(POLL_SECS)
+            processes.front.signal(signal.SIGTERM)
+            until = time.monotonic() + END_SECS
+            while processes.front.exit_code() is None and time.monotonic() < until:
+                threading.Event().wait(POLL_SECS)
+            return received[0]
+        finally:
+            processes.close()
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Context manager for the list of the SIGINT and SIGTERM that come."""
+    received: list[int] = []
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+
+    before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Context manager for the lock that one service at a time holds on a folder."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / LOCK).open("w")
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror or error}, expected a folder that can be written") from error
+    with lock:
+        if not try_lock(lock, fcntl.LOCK_EX):
+            raise UsageError(f"another psfleet serve uses {folder}, expected it to have ended, or another --out")
+        yield
+
+
+def _require_free(option: str, host: str, port: int) -> None:
+    if not port:
+        return
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        # As the servers do: connections of a service that has ended do not matter.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise UsageError(f"{option} {port} of {host}: {error.strerror or error}, expected a free port") from error
+
+
+def _is_ready(host: str, port: int) -> bool:
+    connection = http.client.HTTPConnection(ANY_HOSTS.get(host, host), port, timeout=1.0)
+    try:
+        connection.request("GET", "/v2/health/ready")
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

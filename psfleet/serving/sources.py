@@ -1,0 +1,118 @@
+"""Whose models a service has: those of runs, or those of the best trials of a study."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from psfleet.checkpoint import versions
+from psfleet.checkpoint.location import parse
+from psfleet.errors import UsageError
+from psfleet.job import trial_records
+from psfleet.job.job import job_from_json, parse_job
+from psfleet.job.service_access import MemberSource
+from psfleet.sweep import results
+from psfleet.sweep.database import DATABASE, opened, optuna_module, storage_errors
+from psfleet.sweep.study_file import load_study
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The members of a service.
+
+    Attributes:
+        name: Of the job or the study: that of the model.
+        members: Whose model each has.
+    """
+
+    name: str
+    members: tuple[MemberSource, ...]
+
+
+def of_runs(runs: Sequence[str], step: int | None, best: bool, name: str | None = None) -> Sources:
+    """A member for each run.
+
+    Args:
+        name: Of the model; None: that of the jobs.
+
+    Raises:
+        UsageError: There is no such run or checkpoint, a run is given twice, or the runs are of jobs with other names.
+        NoCheckpointError: A run has no valid checkpoint.
+    """
+    if len(set(runs)) != len(runs):
+        raise UsageError(f"{next(run for run in runs if runs.count(run) > 1)} is given twice, expected each run once")
+    names = {run: _name_of_job(run, step, best) for run in runs}
+    if len(set(names.values())) > 1 and name is None:
+        raise UsageError(f"the runs are of jobs {', '.join(sorted(set(names.values())))}, expected one name, or --name")
+    members = tuple(MemberSource(run=_absolute(run), step=step, best=best) for run in runs)
+    return Sources(name or next(iter(names.values())), members)
+
+
+def study_folder(text: str) -> Path | None:
+    """The folder of the results of a study, given as such or as the study file; None: the text names no study."""
+    path = Path(text)
+    if path.is_file() and path.suffix in (".yaml", ".yml"):
+        path = Path("studies") / load_study(path).study.name
+        if not (path / DATABASE).is_file():
+            raise UsageError(f"{text}: {path} has no results of that study, expected psfleet sweep {text} before")
+    return path if (path / DATABASE).is_file() else None
+
+
+def of_study(folder: Path, top: int) -> Sources:
+    """A member for each of the best trials.
+
+    Raises:
+        UsageError: The study has not so many trials with weights, or Optuna is not installed.
+        StorageError: The database is locked.
+    """
+    name, kept = best_trials(folder, top)
+    if len(kept) < top:
+        raise UsageError(
+            f"--top {top}: {folder} has weights of the best {len(kept)} trials, expected at most as many; `keep` of "
+            "the study file says how many are kept"
+        )
+    return Sources(name, tuple(kept.values()))
+
+
+def best_trials(folder: Path, top: int) -> tuple[str, dict[int, MemberSource]]:
+    """The name of a study, and those of its best trials whose weights are there, by their numbers, the best one first.
+
+    Raises:
+        UsageError: The folder has no study or several, or Optuna is not installed.
+        StorageError: The database is locked.
+    """
+    optuna = optuna_module()
+    with storage_errors(folder):
+        storage = opened(folder / DATABASE)
+        names = optuna.get_all_study_names(storage)
+        if len(names) != 1:
+            raise UsageError(f"{folder} has {len(names)} studies, expected one")
+        study = optuna.load_study(study_name=names[0], storage=storage)
+        best = results.best_of(study.direction.name.lower(), study.get_trials(deepcopy=False))[:top]
+    kept = [trial for trial in best if trial_records.weights_file(folder, trial.number).is_file()]
+    return names[0], {trial.number: _trial(folder, trial) for trial in kept}
+
+
+def _trial(folder: Path, trial: Any) -> MemberSource:
+    job = job_from_json(trial.user_attrs[trial_records.JOB], f"trial {trial.number}")
+    _, _, name = job.program.partition(":")
+    return MemberSource(
+        # The module beside the results finds the program wherever the study's job file is.
+        job=job.model_copy(update={"program": f"{results.BEST_PROGRAM}:{name}"}).model_dump_json(),
+        weights=str(trial_records.weights_file(folder, trial.number).absolute()),
+        program_folder=str(folder.absolute()),
+    )
+
+
+def _name_of_job(run: str, step: int | None, best: bool) -> str:
+    checkpoint = versions.find(parse(run), step, best, is_live=True)
+    if checkpoint.job is None:
+        raise UsageError(f"checkpoint {checkpoint.folder} names no program, expected a KerasProgram")
+    return parse_job(checkpoint.job, source=f"job of checkpoint {checkpoint.folder}").name
+
+
+def _absolute(run: str) -> str:
+    location = parse(run)
+    return str(location.absolute()) if isinstance(location, Path) else run

@@ -1,0 +1,44 @@
+"""`psfleet serve`: what it refuses, in one line."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from support.command_line import Psfleet
+from support.exported_run import trained
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--on", "compose"], "--on compose: services run as processes of this machine"),
+        (["--members", "both"], "--members both: expected one of between_graph, in_graph"),
+        (["--top", "2"], "--top 2: . is no study"),
+        (["--step", "9"], "has no checkpoint of that step"),
+        (["--host", "0.0.0.0"], "--host 0.0.0.0 is not one of loopback"),
+        (["--host", "0.0.0.0", "--token-file", "missing"], "--token-file "),
+    ],
+)
+def test_options_that_cannot_be_served_are_refused(
+    psfleet: Psfleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], message: str
+) -> None:
+    monkeypatch.chdir(trained(tmp_path))
+    said = psfleet("serve", ".", *options)
+    assert (said.code, said.err.count("\n")) == (64, 1), said.err
+    assert message in said.err
+
+
+def test_a_folder_without_a_checkpoint_is_refused(psfleet: Psfleet, tmp_path: Path) -> None:
+    said = psfleet("serve", str(tmp_path))
+    assert (said.code, said.err.count("\n")) == (65, 1)
+    assert "no checkpoint there" in said.err
+
+
+def test_a_port_in_use_is_refused(psfleet: Psfleet, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = psfleet("serve", str(trained(tmp_path)), "--rest-port", str(port))
+    assert (said.code, said.err.count("\n")) == (64, 1)
+    assert f"--rest-port {port} of 127.0.0.1" in said.err

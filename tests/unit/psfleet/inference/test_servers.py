@@ -1,0 +1,206 @@
+"""REST and gRPC of a service in this process, whose members answer at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from aiohttp import ClientSession
+
+from psfleet.errors import LostPeerError, UsageError
+from psfleet.inference import open_inference_pb2 as pb
+from psfleet.inference.access import is_allowed, read_token
+from psfleet.inference.batches import Batcher, Inputs
+from psfleet.inference.ensemble import Ensemble
+from psfleet.inference.grpc_server import serving_grpc
+from psfleet.inference.metrics import ServiceMetrics
+from psfleet.inference.open_inference_pb2_grpc import GRPCInferenceServiceStub
+from psfleet.inference.predictions import Prediction
+from psfleet.inference.rest import JSON_LENGTH, serving_rest
+from psfleet.inference.service import ModelService
+from psfleet.inference.tensors import ModelMetadata, TensorMetadata
+from psfleet.processes.ports import free_addresses
+
+TOKEN = "a-token-of-many-characters"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+METADATA = ModelMetadata(
+    inputs=(
+        TensorMetadata(name="a", datatype="FP16", shape=(-1, 2)),
+        TensorMetadata(name="b", datatype="BYTES", shape=(-1,)),
+    ),
+    outputs=(
+        TensorMetadata(name="twice", datatype="FP16", shape=(-1, 2)),
+        TensorMetadata(name="same", datatype="BYTES", shape=(-1,)),
+    ),
+)
+A = np.array([[1, 2], [3, 4]], np.float16)
+TENSORS = [
+    {"name": "b", "datatype": "BYTES", "shape": [2], "data": ["x", "y"]},
+    {"name": "a", "datatype": "FP16", "shape": [2, 2], "data": [[1, 2], [3, 4]]},
+]
+
+
+class _Link:
+    def __init__(self, ensemble: Ensemble) -> None:
+        self._ensemble = ensemble
+
+    def send(self, number: int, inputs: Inputs) -> None:
+        self._ensemble.reply(0, self, number, Prediction(3, [2 * inputs[0], inputs[1]]))
+
+
+def with_service(use: Callable[[int], Awaitable[Any]], protocol: Any = serving_rest, token: str = "") -> Any:
+    """Has a service serve on a port while `use` runs; its result."""
+    (address,) = free_addresses(1)
+
+    async def run() -> Any:
+        ensemble = Ensemble("net", 1, 1.0)
+        assert not ensemble.join(0, _Link(ensemble), 3, METADATA)
+        batcher = Batcher(ensemble.ask, 64, 0.0, asyncio.get_running_loop().time)
+        service = ModelService("net", ensemble, batcher, ServiceMetrics("net"), 10_000)
+        async with protocol(service, "127.0.0.1", address.port, token):
+            return await use(address.port)
+
+    return asyncio.run(run())
+
+
+def posted(body: bytes, headers: dict[str, str] | None = None, token: str = "") -> tuple[int, dict[str, Any], bytes]:
+    """Status, JSON, and what is behind it, of the answer to a query."""
+
+    async def use(port: int) -> tuple[int, dict[str, Any], bytes]:
+        async with (
+            ClientSession() as client,
+            client.post(f"http://127.0.0.1:{port}/v2/models/net/infer", data=body, headers=headers) as answer,
+        ):
+            content = await answer.read()
+            end = int(answer.headers.get(JSON_LENGTH, len(content)))
+            return answer.status, json.loads(content[:end]), content[end:]
+
+    return with_service(use, token=token)
+
+
+def test_inputs_in_any_order_give_outputs_as_json() -> None:
+    status, answer, _ = posted(json.dumps({"inputs": TENSORS}).encode())
+    assert status == 200, answer
+    assert answer["outputs"] == [
+        {"name": "twice", "datatype": "FP16", "shape": [2, 2], "data": [2, 4, 6, 8]},
+        {"name": "same", "datatype": "BYTES", "shape": [2], "data": ["x", "y"]},
+    ]
+
+
+@pytest.mark.parametrize("is_all", [True, False])
+def test_tensors_in_binary_form_follow_the_json(is_all: bool) -> None:
+    inputs = [{**TENSORS[1], "parameters": {"binary_data_size": 8}}, TENSORS[0]]
+    del inputs[0]["data"]
+    content: dict[str, Any] = {"inputs": inputs}
+    if is_all:
+        content["parameters"] = {"binary_data_output": True}
+    else:
+        content["outputs"] = [{"name": "twice", "parameters": {"binary_data": True}}, {"name": "same"}]
+    header = json.dumps(content).encode()
+    status, answer, behind = posted(header + A.tobytes(), {JSON_LENGTH: str(len(header))})
+    assert status == 200, answer
+    sizes = [each.get("parameters") for each in answer["outputs"]]
+    assert sizes == [{"binary_data_size": 8}, {"binary_data_size": 10} if is_all else None]
+    np.testing.assert_array_equal(np.frombuffer(behind[:8], np.float16).reshape(2, 2), 2 * A)
+
+
+@pytest.mark.parametrize(
+    ("content", "length", "message"),
+    [
+        ({"inputs": TENSORS[:1]}, None, "input 'a' is missing"),
+        ({"inputs": [*TENSORS, TENSORS[0]]}, None, "input 'b' is given twice"),
+        ({"inputs": [TENSORS[0], {**TENSORS[1], "shape": [1, 4]}]}, None, "has shape [1, 4], expected [-1, 2]"),
+        ({"inputs": [{**TENSORS[0], "shape": [1], "data": ["x"]}, TENSORS[1]]}, None, "inputs have 1, 2 rows"),
+        ({"inputs": TENSORS, "outputs": [{"name": "z"}]}, None, "output 'z' is unknown, expected twice, same"),
+        ({"inputs": [{**TENSORS[1], "parameters": {"binary_data_size": 8}}]}, None, "binary_data_size 8"),
+        ({"inputs": [{**TENSORS[1], "name": 5}]}, None, "a tensor has name 5, expected a str"),
+        ({"inputs": [7]}, None, "a tensor has name None"),
+        ({"inputs": TENSORS, "outputs": 5}, None, "outputs is 5, expected a list"),
+        ([], None, "the body has no list `inputs`"),
+        ({"inputs": TENSORS}, "100000", "the length of the JSON is 100000"),
+        ({"inputs": TENSORS}, "x", "the length of the JSON is x"),
+    ],
+)
+def test_a_body_that_is_no_query_is_refused(content: Any, length: str | None, message: str) -> None:
+    status, answer, _ = posted(json.dumps(content).encode(), {} if length is None else {JSON_LENGTH: length})
+    assert (status, message in answer["error"]) == (400, True), answer
+
+
+@pytest.mark.parametrize("depth", [900, 4000])
+def test_lists_that_are_nested_too_deeply_are_refused(depth: int) -> None:
+    tensor = b'{"inputs": [{"name": "a", "datatype": "FP16", "shape": [1], "data": %s}]}'
+    status, answer, _ = posted(tensor % (b"[" * depth + b"]" * depth))
+    assert status == 400, answer
+
+
+def test_rest_needs_the_token_for_all_but_health() -> None:
+    body = json.dumps({"inputs": TENSORS}).encode()
+    for header in ({}, {"Authorization": TOKEN}, {"Authorization": f"Bearer {TOKEN}x"}, {"Authorization": "Bearer ü"}):
+        status, answer, _ = posted(body, header, TOKEN)
+        assert (status, answer) == (401, {"error": "the header Authorization has no valid token"})
+    assert posted(body, BEARER, TOKEN)[0] == 200
+
+    async def health(port: int) -> int:
+        async with ClientSession() as client, client.get(f"http://127.0.0.1:{port}/v2/health/ready") as answer:
+            return answer.status
+
+    assert with_service(health, token=TOKEN) == 200
+
+
+def test_grpc_takes_raw_tensors_and_needs_the_token_for_all_but_health() -> None:
+    request = pb.ModelInferRequest(model_name="net", id="5")
+    request.inputs.add(name="a", datatype="FP16", shape=[2, 2])
+    request.inputs.add(name="b", datatype="BYTES", shape=[2])
+    request.raw_input_contents.extend([A.tobytes(), b"\x01\0\0\0x\x01\0\0\0y"])
+
+    async def use(port: int) -> list[Any]:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stub = GRPCInferenceServiceStub(channel)
+            assert (await stub.ServerReady(pb.ServerReadyRequest())).ready
+            with pytest.raises(grpc.RpcError) as caught:
+                await stub.ModelInfer(request)
+            metadata = (("authorization", f"Bearer {TOKEN}"),)
+            return [caught.value.code(), await stub.ModelInfer(request, metadata=metadata)]
+
+    code, answer = with_service(use, serving_grpc, TOKEN)
+    assert code == grpc.StatusCode.UNAUTHENTICATED
+    assert (answer.id, answer.model_version, answer.parameters["members"].string_param) == ("5", "3", "1 of 1")
+    np.testing.assert_array_equal(np.frombuffer(answer.raw_output_contents[0], np.float16), 2 * A.ravel())
+    assert answer.raw_output_contents[1] == b"\x01\0\0\0x\x01\0\0\0y"
+
+
+@pytest.mark.parametrize("protocol", [serving_rest, serving_grpc])
+def test_a_port_in_use_is_named(protocol: Any) -> None:
+    async def use(port: int) -> None:
+        with pytest.raises(LostPeerError, match=f"port {port} of 127.0.0.1 is not available"):
+            async with protocol(service_without_members(), "127.0.0.1", port, ""):
+                pytest.fail("it serves on a port in use")
+
+    with_service(use, protocol)
+
+
+def service_without_members() -> ModelService:
+    ensemble = Ensemble("net", 1, 1.0)
+    return ModelService("net", ensemble, Batcher(ensemble.ask, 1, 0.0), ServiceMetrics("net"), 1)
+
+
+def test_other_addresses_than_loopback_need_a_token(tmp_path: Any) -> None:
+    file = tmp_path / "token"
+    with pytest.raises(UsageError, match=r"--host 0\.0\.0\.0 is not one of loopback .*, expected --token-file, too"):
+        read_token("0.0.0.0", None)
+    assert read_token("localhost", None) == ""
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_token("0.0.0.0", file)
+    for text in ("short", "has blanks in its many characters", "ü" * 20, ""):
+        file.write_text(text)
+        with pytest.raises(UsageError, match="expected at least 16 ASCII characters"):
+            read_token("127.0.0.1", file)
+    file.write_text(f"{TOKEN}\n")
+    assert read_token("0.0.0.0", file) == TOKEN
+    assert is_allowed(TOKEN, f"Bearer {TOKEN}")
+    assert not is_allowed(TOKEN, "Bearer ")

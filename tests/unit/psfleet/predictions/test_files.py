@@ -1,0 +1,89 @@
+"""Shares of workers become one file in the order of the examples, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from psfleet.errors import ProgramError, PsfleetError, UsageError
+from psfleet.job.prediction_files import Output, Share, values_file
+from psfleet.predictions import files
+
+LOGITS = np.arange(14, dtype=np.float32).reshape([7, 2])
+LABELS = np.array([1, 2, 3, 4, 5, 6, 7], np.int64)
+OUTPUTS = [Output(name="logits", dtype="float32", shape=[2]), Output(name="a/label", dtype="int64", shape=[])]
+BATCHES = [slice(0, 2), slice(2, 4), slice(4, 6), slice(6, 7)]
+
+
+def _written(folder: Path, workers: int, outputs: Sequence[Output] = OUTPUTS) -> Path:
+    """Shares of so many workers of the seven examples, in batches of two."""
+    for index in range(workers):
+        own = BATCHES[index::workers]
+        for at, values in enumerate((LOGITS, LABELS)):
+            values_file(folder, index, at).write_bytes(b"".join(values[rows].tobytes() for rows in own))
+        counts = [len(LABELS[rows]) for rows in own]
+        Share(outputs=list(outputs) if own else [], counts=counts, num_examples=7, checksum=5).write(folder, index)
+    return folder
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 6])
+def test_predictions_are_in_the_order_of_the_examples(tmp_path: Path, workers: int) -> None:
+    shares = files.Shares(_written(tmp_path, workers), workers, "data:set")
+    files.write(shares, Path("out.npz"), tmp_path / "temporary")
+    with np.load(tmp_path / "temporary", allow_pickle=False) as found:
+        assert sorted(found) == ["a/label", "logits"]
+        np.testing.assert_array_equal(found["logits"], LOGITS)
+        np.testing.assert_array_equal(found["a/label"], LABELS)
+
+
+def test_parquet_has_a_row_for_each_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "GROUP_BYTES", 60)
+    files.write(files.Shares(_written(tmp_path, 3), 3, "data:set"), Path("out.parquet"), tmp_path / "temporary")
+    assert pyarrow.parquet.ParquetFile(tmp_path / "temporary").num_row_groups == 2
+    table = pyarrow.parquet.read_table(tmp_path / "temporary")
+    assert table.column("logits").to_pylist() == LOGITS.tolist()
+    assert table.column("a/label").to_pylist() == LABELS.tolist()
+
+
+def test_workers_that_read_different_data_are_found(tmp_path: Path) -> None:
+    _written(tmp_path, 2)
+    Share.read(tmp_path, 1).model_copy(update={"checksum": 6}).write(tmp_path, 1)
+    with pytest.raises(ProgramError, match="different data"):
+        files.Shares(tmp_path, 2, "data:set")
+
+
+def test_workers_that_predict_different_shapes_are_found(tmp_path: Path) -> None:
+    _written(tmp_path, 2)
+    other = [OUTPUTS[0].model_copy(update={"shape": [3]}), OUTPUTS[1]]
+    Share.read(tmp_path, 1).model_copy(update={"outputs": other}).write(tmp_path, 1)
+    with pytest.raises(ProgramError, match=r"logits float32 \[3\].*, of others logits float32 \[2\]"):
+        files.Shares(tmp_path, 2, "data:set")
+
+
+def test_a_missing_batch_or_value_is_found(tmp_path: Path) -> None:
+    share = Share.read(_written(tmp_path, 2), 1)
+    share.model_copy(update={"counts": share.counts[:-1]}).write(tmp_path, 1)
+    with pytest.raises(PsfleetError, match="predictions of 6 examples, expected 7"):
+        files.Shares(tmp_path, 2, "data:set")
+    share.write(tmp_path, 1)
+    values_file(tmp_path, 1, 0).write_bytes(b"\0" * 8)
+    with pytest.raises(PsfleetError, match="ends after 8 bytes, expected 8 more"):
+        files.write(files.Shares(tmp_path, 2, "data:set"), Path("out.npz"), tmp_path / "temporary")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("out.csv", "ends in .npz or .parquet"), ("no/out.npz", "a folder that")]
+)
+def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path, name: str, expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        files.require_format(tmp_path / name)
+
+
+def test_parquet_without_its_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"psfleet\[parquet\]"):
+        files.require_format(tmp_path / "out.parquet")

@@ -1,0 +1,70 @@
+"""Models with several inputs are exported whatever types and structure the examples have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.program_samples import sample_job
+from support.rows import first_rows
+
+from worker_service import keras_export
+
+A = np.arange(8, dtype=np.float64).reshape(4, 2)
+B = np.array([1, 2, 3, 4])
+KERNEL = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def _layers() -> tuple[keras.layers.Layer, keras.layers.Layer]:
+    return (
+        keras.layers.Dense(3, kernel_initializer=lambda *args, **kwargs: keras.ops.convert_to_tensor(KERNEL)),
+        keras.layers.Embedding(9, 3, embeddings_initializer="ones"),
+    )
+
+
+def _functional(is_dict: bool) -> keras.Model:
+    a, b = keras.Input([2], name="a"), keras.Input([], dtype="int32", name="b")
+    dense, rows = _layers()
+    return keras.Model({"b": b, "a": a} if is_dict else [a, b], dense(a) + rows(b))
+
+
+class _Subclassed(keras.Model):
+    def __init__(self) -> None:
+        super().__init__(name="subclassed")
+        self.dense, self.rows = _layers()
+
+    def call(self, x: dict[str, tf.Tensor]) -> tf.Tensor:
+        return self.dense(x["a"]) + self.rows(x["b"])
+
+
+@pytest.mark.parametrize(
+    ("model", "x"),
+    first_rows(
+        [
+            (_functional(is_dict=False), (A, B)),
+            (_Subclassed(), {"a": A.astype(np.float32), "b": B}),
+            (_functional(is_dict=False), {"b": B, "a": A}),
+            (_functional(is_dict=True), {"a": A, "b": B}),
+        ],
+        2,
+    ),
+)
+def test_a_model_with_two_inputs_is_served_by_their_names(tmp_path: Path, model: keras.Model, x: Any) -> None:
+    batch = tf.nest.map_structure(tf.constant, x)
+    model(batch)
+    given = keras_export.inputs_of(model, batch)
+    save = keras_export.saved_model(model, given, tmp_path, sample_job())
+    assert keras_export.compared(model, save, given, sample_job()) == "predictions of 4 examples verified"
+    served = tf.saved_model.load(tmp_path).signatures["serving_default"]
+    specs = served.structured_input_signature[1]
+    (found,) = served(a=tf.constant(A, tf.float32), b=tf.cast(B, specs["b"].dtype)).values()
+    np.testing.assert_allclose(found, A @ KERNEL + 1, rtol=1e-6)
+
+
+def test_inputs_of_another_number_than_those_of_the_model_stay_as_they_are() -> None:
+    x = (tf.constant(A),)
+    assert keras_export.inputs_of(_functional(is_dict=False), x) is x

@@ -1,0 +1,18 @@
+"""`python -m worker_service.front`: the front of a service, until it is stopped."""
+
+from __future__ import annotations
+
+from psfleet.service.process import Service, run_service
+from psfleet.service.process_environment import prepare_tensorflow
+
+
+def _load() -> Service:
+    """Imports the service; its import of TensorFlow reads the environment."""
+    prepare_tensorflow()
+    from worker_service.front.service import serve
+
+    return serve
+
+
+if __name__ == "__main__":
+    run_service("front", _load)

@@ -1,0 +1,104 @@
+"""The front of a service: REST, gRPC and metrics until it is stopped; then it answers the queries that it has."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from psfleet.addresses import Address
+from psfleet.errors import BadJobError
+from psfleet.inference.access import read_token
+from psfleet.inference.batches import Batcher
+from psfleet.inference.ensemble import Ensemble
+from psfleet.inference.grpc_server import serving_grpc
+from psfleet.inference.metrics import ServiceMetrics
+from psfleet.inference.rest import serving_rest
+from psfleet.inference.service import ModelService
+from psfleet.job.service_access import IN_GRAPH, FrontOptions, ServiceAccess, life_file
+from psfleet.service.metrics_server import exposing
+from psfleet.service.process import Stop
+from psfleet.service.settings import Settings
+from psfleet.tf.server import boot
+from worker_service.front.graph_route import GraphRoute
+from worker_service.front.members import Members
+from worker_service.trial.signs_of_life import SignsOfLife
+
+logger = logging.getLogger("psfleet.front")
+
+ROLE = "front"
+PROBE_SECS = 1.0
+"""Interval of signs of life to members, and of looks who answers again."""
+DRAIN_SECS = 10.0
+"""How long queries that were asked before the end may take."""
+
+
+def serve(settings: Settings, stop: Stop) -> int:
+    """Answers queries until a signal comes; returns the exit code.
+
+    Raises:
+        BadJobError: This process belongs to no service, or a member does not fit the others.
+        LostPeerError: A port is in use.
+        StoppedError: A signal came.
+    """
+    access = settings.service
+    if access is None or access.options is None:
+        raise BadJobError("PSFLEET_SERVICE is missing, expected access of a front to a service as JSON")
+    SignsOfLife(life_file(settings.out, ROLE, settings.index)).start()
+    target = boot(settings.address, None)
+    metrics = ServiceMetrics(access.name)
+    with exposing(settings, metrics.read):
+        # Not asyncio.run: it replaces the handling of signals.
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(_serve(access, access.options, settings.address, target, metrics, stop))
+    raise stop.error()
+
+
+async def _serve(
+    access: ServiceAccess, options: FrontOptions, own: Address, target: str, metrics: ServiceMetrics, stop: Stop
+) -> None:
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+    token = read_token(options.host, Path(options.token_file) if options.token_file else None)
+    ensemble = Ensemble(access.name, access.num_members, options.timeout_secs)
+    batcher = Batcher(ensemble.ask, options.max_batch_rows, options.linger_secs, loop.time)
+    service = ModelService(access.name, ensemble, batcher, metrics, options.max_query_bytes)
+
+    def fail(error: BadJobError) -> None:
+        if not ended.done():
+            ended.set_exception(error)
+
+    async def watch() -> None:
+        while not stop.event.is_set():
+            ensemble.probe()
+            metrics.num_ready = ensemble.num_ready
+            await asyncio.sleep(PROBE_SECS)
+
+    def end() -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    def stopped() -> None:
+        stop.event.wait()
+        loop.call_soon_threadsafe(end)
+
+    tasks = [loop.create_task(watch())]
+    route = None
+    if access.mode == IN_GRAPH:
+        ensemble.route = route = GraphRoute(target, own, ensemble, options.timeout_secs)
+        tasks.append(loop.create_task(route.keep()))
+    Members(target, ensemble, route, fail).start()
+    waiting = loop.run_in_executor(None, stopped)
+    async with AsyncExitStack() as servers:
+        await servers.enter_async_context(serving_rest(service, options.host, options.rest_port, token))
+        await servers.enter_async_context(serving_grpc(service, options.host, options.grpc_port, token))
+        text = "listens on %s, REST %d, gRPC %d"
+        extra = {"event": "listening", "pid": os.getpid()}
+        logger.info(text, options.host, options.rest_port, options.grpc_port, extra=extra)
+        await asyncio.shield(ended)
+        await service.drain(DRAIN_SECS)
+    for task in tasks:
+        task.cancel()
+    await waiting

@@ -1,0 +1,86 @@
+"""Saves the predictions of a graph program for TensorFlow Serving, loads them, and compares the results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from psfleet.checkpoint import versions
+from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.checkpoint.tensors import read_tensors, table_ranges
+from psfleet.errors import ProgramError, UsageError
+from psfleet.job.job import Job
+from psfleet.job.program import GraphProgram
+from psfleet.job.user_code import user_code
+from psfleet.layout import dense_table
+from psfleet.tf.batching import batched
+from psfleet.tf.program_data import read_within_deadline, training_data
+from worker_service.input_pipeline import batch_spec, read
+from worker_service.keras_export import require_equal, saving
+from worker_service.predictions.graph_model import GraphModel
+from worker_service.predictions.names import INPUTS, by_name, features_of
+
+SIGNATURE = v1.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
+
+
+def write(checkpoint: Checkpoint, program: GraphProgram, job: Job, folder: Path, kind: str) -> str:
+    """Writes a SavedModel with the signature `serving_default` into a folder, and verifies it on a training batch.
+
+    Returns:
+        What was verified, in one line.
+
+    Raises:
+        UsageError: The format is another one, the program has no predictions, or the disk is full.
+        ProgramError: The program failed, or predicts other values once it is loaded.
+        BadJobError: The variables of the program differ from the checkpoint's.
+    """
+    if kind != versions.SAVED_MODEL:
+        raise UsageError(f"--format {kind}: {job.program} is a GraphProgram, expected --format {versions.SAVED_MODEL}")
+    data = training_data(program, job, 0, job.fleet.replicas)
+    features = features_of(batch_spec(data, job, None))
+    batches = read(batched(data, job, job.train.batch_size), job, "reading the first training batch")
+    batch = read_within_deadline(job, "reading the first training batch", lambda: next(batches, None))
+    if batch is None:
+        raise ProgramError(f"program {job.program!r}: the training data of shard 0 is empty, expected examples")
+    # Of a tuple the first component is flattened first.
+    x = batch[: len(tf.nest.flatten(features))]
+    model = GraphModel(program, job, _dense_values(checkpoint), (), features)
+    with saving(job, "exporting the model"):
+        inputs = _save(model, features, folder)
+    with user_code(job, "loading the exported model"):
+        loaded: Any = tf.saved_model.load(folder)
+    with user_code(job, "predicting a batch with the exported model"):
+        given = dict(zip(model.feeds, x, strict=True))
+        found = loaded.signatures[SIGNATURE](**{name: tf.constant(given[feed]) for name, feed in inputs.items()})
+    wanted = model.predict(x)
+    require_equal([(value, found[name].numpy()) for name, value in wanted.items()], job)
+    return f"predictions of {len(x[0])} examples verified"
+
+
+def _dense_values(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
+    """Every named tensor, and whole tables: a server has no rows of a ps."""
+    tables = checkpoint.layout.embeddings
+    return read_tensors(checkpoint) | {
+        table.name: dense_table(table, table_ranges(checkpoint, table)) for table in tables
+    }
+
+
+def _save(model: GraphModel, features: Any, folder: Path) -> dict[str, tf.Tensor]:
+    """Writes the files; the placeholders by the names of the inputs."""
+    inputs = by_name(tf.nest.pack_sequence_as(features, model.feeds), INPUTS)
+    with model.session.graph.as_default():
+        signature = v1.saved_model.predict_signature_def(inputs, model.outputs)
+        builder = v1.saved_model.Builder(str(folder))
+        builder.add_meta_graph_and_variables(
+            model.session,
+            [v1.saved_model.tag_constants.SERVING],
+            {SIGNATURE: signature},
+            main_op=model.initializer,
+            saver=v1.train.Saver(model.variables),
+        )
+        builder.save()
+    return inputs

@@ -1,0 +1,36 @@
+"""A member's model as a function that the front's graph calls on the device of that member."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+from tensorflow.python.ops import script_ops
+
+from psfleet.errors import ProgramError
+from psfleet.tf.query_queues import PREDICT, empty_outputs
+from worker_service.member.model import ServedModel
+
+logger = logging.getLogger("psfleet.member")
+
+
+class PredictFunction:
+    """The function of this process, from now on.
+
+    Args of the constructor:
+        model: Predicts; has weights.
+    """
+
+    def __init__(self, model: ServedModel) -> None:
+        self._model = model
+        # The registry of tf.py_function, which has no public call to choose the token; it keeps weak references.
+        script_ops._py_funcs._funcs[PREDICT] = self
+
+    def __call__(self, *inputs: np.ndarray) -> list[np.ndarray]:
+        """Step of the weights, error, and the outputs; called by TensorFlow."""
+        try:
+            step, outputs = self._model.predict(inputs)
+        except ProgramError as error:
+            logger.warning("no prediction: %s", error)
+            return [np.array(0, np.int64), np.array(str(error).encode(), object), *empty_outputs(self._model.metadata)]
+        return [np.array(step, np.int64), np.array(b"", object), *outputs]

@@ -1,0 +1,96 @@
+"""A member of a service: builds its model, joins the front, and answers batches of queries until it is stopped."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+
+from psfleet.addresses import Address
+from psfleet.errors import BadJobError, ProgramError, PsfleetError
+from psfleet.job.service_access import life_file
+from psfleet.service.process import Stop
+from psfleet.service.settings import Settings
+from psfleet.tf.server import boot
+from worker_service.member.connection import FrontConnection
+from worker_service.member.function import PredictFunction
+from worker_service.member.model import ServedModel, load
+from worker_service.member.newer_weights import NewerWeights
+from worker_service.trial.signs_of_life import SignsOfLife
+
+logger = logging.getLogger("psfleet.member")
+
+ROLE = "member"
+BATCH_SECS = 30.0
+"""Until the front, which sends something each second, has sent anything."""
+
+
+def serve(settings: Settings, stop: Stop) -> int:
+    """Answers queries until a signal comes; returns the exit code.
+
+    Raises:
+        BadJobError: This process belongs to no service.
+        LostPeerError: The front is gone.
+        StoppedError: A signal came.
+        PsfleetError: As of `load` and `ServedModel`.
+    """
+    access = settings.service
+    if access is None or access.member is None:
+        raise BadJobError("PSFLEET_SERVICE is missing, expected access of a member to a service as JSON")
+    life = SignsOfLife(life_file(settings.out, ROLE, settings.index))
+    life.start()
+    job, folder, weights = load(access.member)
+    life.begin(f"program {job.program!r} to be loaded and built", job.deadlines.first_secs)
+    model = ServedModel(job, folder)
+    model.assign(weights)
+    # Kept here: the registry of such functions does not.
+    function = PredictFunction(model)
+    life.begin("the front")
+    boot(settings.address, job.device)
+    newer = NewerWeights(access.member, weights.step)
+    front = Address.parse(access.front)
+    with FrontConnection(front, settings.address, settings.index, model.metadata, job.device) as connection:
+        newer.start()
+        connection.join(weights.step)
+        _log(weights.step)
+        _answer(connection, model, newer, life, stop)
+    del function
+    raise stop.error()
+
+
+def _answer(
+    connection: FrontConnection, model: ServedModel, newer: NewerWeights, life: SignsOfLife, stop: Stop
+) -> None:
+    """Answers one batch after the other, each with one version of the weights."""
+    while not stop.event.is_set():
+        life.begin("a query, or a sign of life, of the front", BATCH_SECS)
+        number, inputs = connection.take()
+        life.begin("a prediction", math.inf)
+        _replace(model, newer)
+        if not len(inputs[0]):
+            connection.put(number, model.step, None)
+            continue
+        try:
+            step, outputs = model.predict(inputs)
+        except ProgramError as error:
+            logger.warning("no prediction: %s", error)
+            connection.put(number, model.step, None, str(error))
+        else:
+            connection.put(number, step, outputs)
+
+
+def _replace(model: ServedModel, newer: NewerWeights) -> None:
+    """Replaces the weights if there are newer ones."""
+    weights = newer.taken()
+    if weights is None:
+        return
+    try:
+        model.assign(weights)
+    except PsfleetError as error:
+        logger.warning("step %d is not served: %s", weights.step, error)
+        return
+    _log(weights.step)
+
+
+def _log(step: int) -> None:
+    logger.info("serves step %d", step, extra={"event": "serving", "step": step, "pid": os.getpid()})

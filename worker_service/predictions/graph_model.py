@@ -1,0 +1,123 @@
+"""The function of a graph program from features to predictions, with trained weights, in a session of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from psfleet.errors import BadJobError, UsageError
+from psfleet.job.job import Job
+from psfleet.job.program import GraphProgram
+from psfleet.layout import EmbeddingSpec
+from psfleet.layout.embedding import IDS, ROWS
+from psfleet.tf.program_data import batches_explained
+from psfleet.tf.server import session_config
+from worker_service.frontends.evaluation_errors import evaluating
+from worker_service.frontends.graph_tables import TableVariable
+from worker_service.frontends.table_rows import SavedRows, TableUses
+from worker_service.predictions.names import checked_predictions
+
+WHAT = "predict(features)"
+
+
+class GraphModel:
+    """The graph of the predictions, and an open session with the weights.
+
+    Attributes:
+        session: The session.
+        feeds: A placeholder for each tensor of the features, in `tf.nest.flatten` order.
+        outputs: The predictions by name.
+        variables: All variables of the weights, without tables.
+        initializer: Of the lookup tables of the program.
+    """
+
+    def __init__(
+        self,
+        program: GraphProgram,
+        job: Job,
+        values: Mapping[str, np.ndarray],
+        embeddings: Sequence[EmbeddingSpec],
+        features: Any,
+    ) -> None:
+        """Builds the graph; arguments and errors as of `predictor`."""
+        if program.predict is None:
+            raise UsageError(f"program {job.program!r} has no predictions, expected GraphProgram(predict=...)")
+        self._job = job
+        rows_of = {f"{spec.name}{suffix}" for spec in embeddings for suffix in (IDS, ROWS)}
+        tensors = {name: value for name, value in values.items() if name not in rows_of}
+        with tf.Graph().as_default() as graph:
+            v1.set_random_seed(job.train.seed)
+            self.feeds = [v1.placeholder(spec.dtype, spec.shape) for spec in tf.nest.flatten(features)]
+            named, loaded = _variables(tensors)
+            self.variables = list(named.values())
+            # TensorFlow's registry has weak references to the functions that read rows.
+            self._rows = SavedRows(embeddings)
+            self._rows.use(values)
+            getter = _getter(named | _tables(embeddings, self._rows), job)
+            shapes = [feed.shape for feed in self.feeds]
+            with batches_explained(shapes), v1.variable_scope("", custom_getter=getter), evaluating(job, WHAT):
+                predictions = program.predict(tf.nest.pack_sequence_as(features, self.feeds))
+            self.outputs = checked_predictions(predictions, job)
+            self.initializer = v1.tables_initializer()
+            others = v1.local_variables_initializer()
+        self.session = v1.Session(graph=graph, config=session_config(job.device))
+        with evaluating(job, WHAT):
+            self.session.run([self.initializer, others])
+            for name, (feed, assignment) in loaded.items():
+                self.session.run(assignment, {feed: tensors[name]})
+
+    def predict(self, features: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """See `Predictor`."""
+        with evaluating(self._job, WHAT):
+            found: dict[str, np.ndarray] = self.session.run(self.outputs, dict(zip(self.feeds, features, strict=True)))
+        return found
+
+
+Loaded = dict[str, tuple[tf.Tensor, tf.Operation]]
+"""By the name of a variable: a placeholder and its assignment."""
+
+
+def _variables(values: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], Loaded]:
+    """A variable for each tensor, and what assigns it: a graph holds at most 2 GB of constants."""
+    named: dict[str, Any] = {}
+    loaded: Loaded = {}
+    for name, value in values.items():
+        named[name] = v1.Variable(tf.zeros(value.shape, value.dtype), trainable=False, name=name, use_resource=True)
+        feed = v1.placeholder(value.dtype, value.shape)
+        loaded[name] = feed, named[name].assign(feed, read_value=False)
+    return named, loaded
+
+
+def _tables(embeddings: Sequence[EmbeddingSpec], rows: SavedRows) -> dict[str, TableVariable]:
+    if not embeddings:
+        return {}
+    uses = TableUses(embeddings, rows, rows.at_step)
+
+    def of_table(index: int) -> Callable[[tf.Tensor], tf.Tensor]:
+        return lambda ids: uses.lookup(index, ids)
+
+    return {
+        spec.name: TableVariable(spec.name, (spec.rows, spec.width), of_table(index))
+        for index, spec in enumerate(embeddings)
+    }
+
+
+def _getter(named: Mapping[str, Any], job: Job) -> Callable[..., Any]:
+    """A custom getter of `get_variable` that returns the trained variables."""
+
+    def get(getter: Callable[..., Any], name: str, shape: Any = None, **kwargs: Any) -> Any:
+        del getter, kwargs
+        variable = named.get(name)
+        shape = tf.TensorShape(shape)
+        if variable is None or not shape.is_compatible_with(variable.shape):
+            got = "missing" if variable is None else list(variable.shape)
+            raise BadJobError(
+                f"program {job.program!r}: {WHAT} gets variable {name} of shape {shape}, which is {got} in the weights"
+            )
+        return variable
+
+    return get

@@ -1,0 +1,61 @@
+"""The features of a batch, and the names of the tensors of features and predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from psfleet.errors import ProgramError
+from psfleet.job.job import Job
+
+INPUTS, PREDICTIONS = "inputs", "predictions"
+"""Names of a single tensor, and the beginning of those of a list."""
+
+
+def features_of(batch: Any) -> Any:
+    """The features of a batch: of a tuple, as `(x, y)`, its first component; otherwise all of it."""
+    return batch[0] if isinstance(batch, tuple) else batch
+
+
+def by_name(structure: Any, only: str) -> dict[str, Any]:
+    """The leaves of a structure: of a dict by its keys, of a list as `only_0` and so on, a single one as `only`.
+
+    Raises:
+        ValueError: Two have one name.
+    """
+    items = _items(structure, "", only)
+    found = dict(items)
+    if len(found) != len(items):
+        names = [name for name, _ in items]
+        raise ValueError(f"two of {only} have one name, expected different ones of {names}")
+    return found
+
+
+def checked_predictions(predictions: Any, job: Job) -> dict[str, tf.Tensor]:
+    """The tensors of a prediction by name.
+
+    Raises:
+        ProgramError: It holds something other than dense tensors of numbers.
+    """
+    found = by_name(predictions, PREDICTIONS)
+    if not found:
+        raise ProgramError(f"program {job.program!r}: there are no predictions, expected a tensor or several")
+    for name, value in found.items():
+        dtype = value.dtype if isinstance(value, tf.Tensor) else None
+        if dtype is None or not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
+            got = type(value).__name__ if dtype is None else f"tensor of {dtype.name}"
+            raise ProgramError(f"program {job.program!r}: {name} is a {got}, expected a dense tensor of numbers")
+    # NumPy has no bfloat16.
+    return {name: tf.cast(value, tf.float32) if value.dtype == tf.bfloat16 else value for name, value in found.items()}
+
+
+def _items(value: Any, name: str, only: str) -> list[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        parts = [(f"{name}/{key}" if name else str(key), each) for key, each in value.items()]
+    elif isinstance(value, list | tuple):
+        parts = [(f"{name or only}_{index}", each) for index, each in enumerate(value)]
+    else:
+        return [(name or only, value)]
+    return [item for key, each in parts for item in _items(each, key, only)]
