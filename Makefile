@@ -35,7 +35,7 @@ IMAGE = DOCKER_BUILDKIT=1 docker build --file docker/Dockerfile --build-arg BASE
 	--build-arg LOCK=$(LOCK_OF_EXTRA) --build-arg REVISION=$(or $(shell git rev-parse HEAD 2>/dev/null),unknown)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv train up status logs down test test-all test-unit test-fleet test-compose test-kind kind-up kind-runs kind-down check static format lock proto images scan wheel bench bench-peers bench-variables bench-links bench-simulated bench-memory bench-input bench-tables bench-replication clean
+.PHONY: help venv train up status logs down test test-all test-unit test-fleet test-compose test-kind kind-up kind-runs kind-down check static format lock proto images scan wheel bench bench-peers bench-variables bench-links bench-simulated bench-memory bench-tls bench-input bench-tables bench-replication clean
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -150,6 +150,9 @@ bench-simulated: venv ## Measures steps of 2 to 64 workers that wait, and what a
 
 bench-memory: venv ## Measures the memory of a ps and its growth over 10,000 steps; ARGS go to the benchmark
 	$(BIN)/python -m benchmarks.memory $(ARGS)
+
+bench-tls: venv images ## Measures steps in containers, plain and with TLS; ARGS go to the benchmark
+	$(BIN)/python -m benchmarks.tls_step $(ARGS)
 
 bench-input: venv ## Measures steps on data in memory, read by workers, and read by loaders; ARGS go to the benchmark
 	$(BIN)/python -m benchmarks.input $(ARGS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from benchmarks.machine import load, machine_facts
 from benchmarks.peers.starting import why_missing
 from benchmarks.results import Group, Result
 from benchmarks.results_page import FOLDER, publish, ratio_table, table
+from psfleet.errors import PsfleetError
 
 ROUNDS = 5
 
@@ -71,9 +73,11 @@ def run(name: str, title: str, text: str, plans: Sequence[Plan], rounds: int, fo
     for line in skipped:
         print(f"not measured: {line}", flush=True)
     facts = machine_facts(sorted(environments - missing.keys()))
+    start = time.monotonic()
     left = [Plan(plan.group, [each for each in plan.contenders if each.environment not in missing]) for plan in plans]
     failures = measure(left, rounds)
     facts["load at the end"] = load()
+    facts["minutes"] = f"{(time.monotonic() - start) / 60:.1f}"
     result = Result(name, title, text, facts, [plan.group for plan in plans], [*skipped, *failures])
     publish(result, folder)
     for plan in plans:
@@ -97,7 +101,7 @@ def measure(plans: Sequence[Plan], rounds: int) -> list[str]:
                 print(f"round {index + 1}/{rounds}  {plan.group.title}  {contender.name}", end="  ", flush=True)
                 try:
                     measures = contender.run()
-                except ChildError as error:
+                except (ChildError, PsfleetError) as error:
                     print(f"failed: {error}", flush=True)
                     failed.add((plan.group.title, contender.name))
                     first = str(error).splitlines()[0]

@@ -95,6 +95,9 @@ def _shape(namespace: str, device: str, megabits: int) -> None:
 
 
 def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECS)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECS)
+    except subprocess.TimeoutExpired as error:
+        raise ChildError(f"{' '.join(command)}: no end after {COMMAND_SECS:g} s") from error
     if done.returncode != 0:
         raise ChildError(f"{' '.join(command)}: {done.stderr.strip()}")

@@ -9,7 +9,7 @@ from benchmarks.results import STEP, Group, Spread
 
 OWN, OTHER = "#4477aa", "#bbbbbb"
 WIDTH, LABELS, BARS, ROW, BAR, TITLE = 760, 250, 380, 22, 14, 34
-TITLES = {STEP: "ms per step", "resident_mb": "resident MB"}
+TITLES = {STEP: "ms per step", "memory_mb": "MB"}
 """What is drawn: the first of these that a group has."""
 
 

@@ -8,14 +8,14 @@ from benchmarks.results import Comparison, Group, Result, Spread
 from benchmarks.results_chart import chart
 
 FOLDER = Path(__file__).parent
-NAMES = ("sync_step", "variables", "links", "simulated", "memory")
+NAMES = ("sync_step", "variables", "links", "simulated", "tls", "memory")
 """The results that the page has, in its order."""
 MEASURES = {
     "step_ms": "ms per step",
     "mean_ms": "mean ms per step",
     "cpu_ms": "CPU ms per step",
     "cpu_ms_per_gradient": "CPU ms per gradient",
-    "resident_mb": "resident MB",
+    "memory_mb": "MB",
 }
 HEAD = """# Results
 

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.figures import machine_facts
 from benchmarks.loopback import enter_namespace
+from benchmarks.machine import machine_facts
 from benchmarks.table_contenders import Contender, ParameterServers, PsfleetFleet
 
 RESULTS = Path(__file__).parent / "results" / "tables.json"

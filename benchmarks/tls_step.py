@@ -6,19 +6,19 @@ images (`make images`).
 
 from __future__ import annotations
 
-import argparse
-import json
-import signal
-import statistics
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import yaml
 
-from benchmarks.machine import machine_facts
-from benchmarks.psfleet_run import JOB
+from benchmarks.children import ChildError
+from benchmarks.contenders import Measures
+from benchmarks.interleaving import Contender, Plan, at_least, new_parser, run
+from benchmarks.psfleet_run import JOB, read_report, settings
+from benchmarks.results import Comparison, Group
 from benchmarks.workload import HIDDEN, OPTIMIZERS, Workload
 from psfleet.job.job import Job, load_job
 from psfleet.manifests.certificates_folder import certificates_folder
@@ -27,39 +27,28 @@ from psfleet.tls import certificates
 
 COMMAND_SECS = 120.0
 RUN_SECS = 600.0
+GOAL = Comparison("psfleet, TLS", "psfleet, plain", 1.3)
+TEXT = """A ReLU MLP 784-hidden-hidden-10, batch 100 per worker, Adam, 2 workers and 1 ps in containers of one
+machine, plain and with TLS."""
 
 
 def main() -> int:
-    """Parses the command line, measures, prints the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.tls_step", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="runs of each size, plain and with TLS (default 5)")
-    parser.add_argument("--steps", type=int, default=200, help="steps of a run after 30 for warming up (default 200)")
-    parser.add_argument("--json", type=Path, help="file for every figure")
+    """Parses the command line, measures, writes the result."""
+    parser = new_parser("tls_step", __doc__)
+    parser.add_argument("--steps", type=at_least(2), default=200, help="steps of a run after 30 for warming up")
     args = parser.parse_args()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # Runs the finally blocks, which remove the fleet.
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
-    facts = machine_facts()
-    step_times: dict[int, dict[bool, list[float]]] = {hidden: {False: [], True: []} for hidden in HIDDEN}
-    for index in range(args.rounds):
-        for hidden, values in step_times.items():
-            for tls in (False, True):
-                step_ms = measure(Workload(hidden=hidden, optimizer=OPTIMIZERS[0], steps=args.steps), tls)
-                values[tls].append(step_ms)
-                kind = "TLS" if tls else "plain"
-                print(f"round {index + 1}/{args.rounds}  hidden {hidden:>5}  {kind:<6} {step_ms:8.2f} ms", flush=True)
-    for hidden, values in step_times.items():
-        size = Workload(hidden=hidden, optimizer=OPTIMIZERS[0], steps=args.steps).num_parameters
-        plain, secured = statistics.median(values[False]), statistics.median(values[True])
-        print(f"{size:>9,} parameters: plain {plain:.2f} ms, TLS {secured:.2f} ms, ratio {secured / plain:.2f}")
-    print(", ".join(f"{name} {value}" for name, value in facts.items()))
-    if args.json:
-        rounds = {hidden: {"plain": values[False], "tls": values[True]} for hidden, values in step_times.items()}
-        args.json.write_text(json.dumps({"machine": facts, "rounds_ms": rounds}, indent=2) + "\n")
-    return 0
+    plans = [plan(Workload(hidden=hidden, optimizer=OPTIMIZERS[0], steps=args.steps)) for hidden in HIDDEN]
+    return run("tls", "TLS", TEXT, plans, args.rounds, args.results)
 
 
-def measure(workload: Workload, tls: bool) -> float:
+def plan(workload: Workload) -> Plan:
+    """One MLP, plain and with TLS."""
+    group = Group(f"{workload.num_parameters:,} parameters", (GOAL,))
+    kinds = (("psfleet, plain", False), ("psfleet, TLS", True))
+    return Plan(group, [Contender(name, partial(measure, workload, tls)) for name, tls in kinds])
+
+
+def measure(workload: Workload, tls: bool) -> Measures:
     """Median step of a fleet in containers from its report, in milliseconds."""
     job = _job(workload, tls)
     if tls:
@@ -75,30 +64,28 @@ def measure(workload: Workload, tls: bool) -> float:
             _run(*compose, "up", "--detach")
             code = _run("docker", "wait", chief, timeout_secs=RUN_SECS).strip()
             if code != "0":
-                sys.exit(f"benchmark failed: exit code {code}\n{_run('docker', 'logs', chief)[-4000:]}")
+                raise ChildError(f"{chief} ended with exit code {code}\n{_run('docker', 'logs', chief)[-4000:]}")
             _run("docker", "cp", f"{chief}:/out/report.json", folder)
         finally:
             _run(*compose, "down", "--volumes", "--timeout", "0")
-        return float(json.loads(Path(folder, "report.json").read_text())["step_secs"]["p50"]) * 1000
+        p50 = read_report(Path(folder), workload.total_steps).step_secs.p50
+        if p50 is None:
+            raise ChildError("psfleet's report: step_secs.p50 is null, expected a number")
+        return {"step_ms": p50 * 1000}
 
 
 def _job(workload: Workload, tls: bool) -> Job:
-    return load_job(
-        JOB,
-        (
-            f"name=bench-{'tls' if tls else 'plain'}",
-            f"tls={str(tls).lower()}",
-            f"options.hidden={workload.hidden}",
-            f"train.steps={workload.total_steps}",
-            f"train.batch_size={workload.batch_size}",
-        ),
-    )
+    name = f"name=bench-{'tls' if tls else 'plain'}"
+    return load_job(JOB, (name, f"tls={str(tls).lower()}", *settings(workload)))
 
 
 def _run(*command: str, timeout_secs: float = COMMAND_SECS) -> str:
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_secs)
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_secs)
+    except subprocess.TimeoutExpired as error:
+        raise ChildError(f"{' '.join(command)}: no end after {timeout_secs:g} s") from error
     if done.returncode != 0:
-        sys.exit(f"benchmark failed: {' '.join(command)}: {done.stderr[-4000:]}")
+        raise ChildError(f"{' '.join(command)}: {done.stderr[-4000:]}")
     return done.stdout
 
 
