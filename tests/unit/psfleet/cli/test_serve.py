@@ -18,6 +18,8 @@ from support.exported_run import trained
         (["--name", "../net"], "--name '../net': expected letters"),
         (["--top", "2"], "--top 2: . is no study"),
         (["--step", "9"], "has no checkpoint of that step"),
+        (["--rest-port", "8001"], "--rest-port and --grpc-port are both 8001, expected different ports"),
+        (["--metrics-port", "8000"], "--rest-port and --metrics-port are both 8000, expected different ports"),
         (["--host", "0.0.0.0"], "--host 0.0.0.0 is not one of loopback"),
         (["--host", "0.0.0.0", "--token-file", "missing"], "--token-file "),
     ],
