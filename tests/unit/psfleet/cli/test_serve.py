@@ -20,6 +20,7 @@ from support.exported_run import trained
         (["--step", "9"], "has no checkpoint of that step"),
         (["--rest-port", "8001"], "--rest-port and --grpc-port are both 8001, expected different ports"),
         (["--metrics-port", "8000"], "--rest-port and --metrics-port are both 8000, expected different ports"),
+        (["--token-file", "missing"], "missing: No such file or directory, expected a file that can be read\n"),
         (["--host", "0.0.0.0"], "--host 0.0.0.0 is not one of loopback"),
         (["--host", "0.0.0.0", "--token-file", "missing"], "--token-file "),
     ],
