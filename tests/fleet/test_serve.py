@@ -20,6 +20,7 @@ from support.served import Served, query, serving
 
 from psfleet.inference import open_inference_pb2 as pb
 from psfleet.inference.open_inference_pb2_grpc import GRPCInferenceServiceStub
+from psfleet.job.service_access import BETWEEN_GRAPH, IN_GRAPH
 from psfleet.processes.ports import free_addresses
 
 MEAN = 2 * (X @ KERNEL + BIAS)
@@ -152,14 +153,17 @@ def test_nan_passes(served: Served) -> None:
     np.testing.assert_allclose(found[1], MEAN[0], rtol=1e-6)
 
 
-@pytest.mark.parametrize(("clients", "each"), first_rows([(8, 25), (16, 625)], 1))
+@pytest.mark.parametrize(
+    ("mode", "clients", "each"),
+    first_rows([(BETWEEN_GRAPH, 8, 25), (BETWEEN_GRAPH, 16, 625), (IN_GRAPH, 16, 625)]),
+)
 def test_concurrent_queries_get_their_own_answers_through_a_swap_of_versions(
-    tmp_path: Path, clients: int, each: int
+    tmp_path: Path, mode: str, clients: int, each: int
 ) -> None:
     """Step s has s + 1 times the weights, so that each answer shows with which it was made."""
     trained(tmp_path)
     (address,) = free_addresses(1)
-    with serving(tmp_path, ["."], "--metrics-port", str(address.port)) as service:
+    with serving(tmp_path, ["."], "--members", mode, "--metrics-port", str(address.port)) as service:
 
         def ask(client_number: int) -> list[str]:
             versions = []

@@ -66,9 +66,13 @@ async def _serve(
     batcher = Batcher(ensemble.ask, options.max_batch_rows, options.linger_secs, loop.time)
     service = ModelService(access.name, ensemble, batcher, metrics, options.max_query_bytes)
 
-    def fail(error: BadJobError) -> None:
+    def fail(error: BaseException) -> None:
         if not ended.done():
             ended.set_exception(error)
+
+    def check(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            fail(error)
 
     async def watch() -> None:
         while not stop.event.is_set():
@@ -89,6 +93,8 @@ async def _serve(
     if access.mode == IN_GRAPH:
         ensemble.route = route = GraphRoute(target, own, ensemble, options.timeout_secs)
         tasks.append(loop.create_task(route.keep()))
+    for task in tasks:
+        task.add_done_callback(check)
     Members(target, ensemble, route, fail).start()
     waiting = loop.run_in_executor(None, stopped)
     async with AsyncExitStack() as servers:

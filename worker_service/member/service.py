@@ -43,18 +43,18 @@ def serve(settings: Settings, stop: Stop) -> int:
     life.begin(f"program {job.program!r} to be loaded and built", job.deadlines.first_secs)
     model = ServedModel(job, folder)
     model.assign(weights)
-    # Kept here: the registry of such functions does not.
-    function = PredictFunction(model)
     life.begin("the front")
     boot(settings.address, job.device)
     newer = NewerWeights(access.member, weights.origin)
     front = Address.parse(access.front)
-    with FrontConnection(front, settings.address, settings.index, model.metadata, job.device) as connection:
+    with (
+        PredictFunction(model),
+        FrontConnection(front, settings.address, settings.index, model.metadata, job.device) as connection,
+    ):
         newer.start()
         connection.join(weights.step)
         _log(weights.step)
         _answer(connection, model, newer, life, stop)
-    del function
     raise stop.error()
 
 
