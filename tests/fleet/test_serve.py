@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -77,6 +78,16 @@ def test_an_answer_over_grpc_has_the_form_of_the_query(served: Served, is_raw: b
         (output,) = answer.outputs
         found = np.frombuffer(answer.raw_output_contents[0], np.float32) if is_raw else output.contents.fp32_contents
         np.testing.assert_allclose(np.reshape(found, output.shape), MEAN, rtol=1e-6)
+
+
+def test_the_client_of_the_documentation_gets_answers(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    (client,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    url = "http://127.0.0.1:8000/v2/models/digits"
+    assert url in client
+    exec(client.replace(url, f"http://127.0.0.1:{served.rest_port}/v2/models/net"), {})
+    bias = (2 * BIAS).tolist()
+    assert capsys.readouterr().out == f"[2, 3] {bias * 2}\nstep 5 by 2 of 2 members\n"
 
 
 TRITON = """
