@@ -166,7 +166,7 @@ def find_process(log: Path) -> int:
 
 
 def resident_bytes(pid: int) -> int:
-    """Physical memory of a process, without what its fork server has, too; 0 if it has ended."""
+    """Anonymous memory of a process, without the files that it maps; 0 if it has ended."""
     with suppress(OSError):
         for line in Path("/proc", str(pid), "status").read_text().splitlines():
             if line.startswith("RssAnon:"):
