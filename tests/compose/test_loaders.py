@@ -57,8 +57,10 @@ def stranger(seen: Fleet, folder: Path) -> dict[str, Any]:
     """What a container on the fleet's own network can do at a loader with the certificate in a folder."""
     script = SUPPORT / "compose_stranger.py"
     mounts = ("--volume", f"{script}:/stranger.py:ro", "--volume", f"{folder}:/others:ro")
-    network = ("--network", seen.network(FLEET), "--entrypoint", "python")
-    found = docker("run", "--rm", *network, *mounts, WORKER_IMAGE, "/stranger.py", "/others", seen.name, "loader-0")
+    options = ("--rm", "--network", seen.network(FLEET), "--entrypoint", "python", *mounts)
+    words = ("/stranger.py", "/others", seen.name, "loader-0")
+    # It imports TensorFlow while the fleet trains.
+    found = docker("run", *options, WORKER_IMAGE, *words, timeout_secs=START_SECS)
     return dict(json.loads(found.stdout.splitlines()[-1]))
 
 
