@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from enum import Enum
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -86,17 +87,14 @@ def datatype_of(dtype: Any) -> str:
     return next((name for name, each in DATATYPES.items() if np.dtype(each) == wanted), "")
 
 
-def from_list(name: str, datatype: str, shape: Sequence[int], data: Any) -> np.ndarray:
+def from_list(name: str, datatype: str, shape: Sequence[int], data: list[Any]) -> np.ndarray:
     """A tensor whose elements are in a flat or nested list.
 
     Raises:
         QueryError: The datatype is none, or the elements do not fit datatype and shape.
     """
     dtype = _dtype(name, datatype)
-    try:
-        flat = list(_elements(data))
-    except RecursionError as error:
-        raise QueryError(Status.INVALID, f"input {name!r} has too many nested lists") from error
+    flat = _flat(name, data)
     _check_count(name, shape, len(flat))
     try:
         if datatype == BYTES:
@@ -152,20 +150,23 @@ def _dtype(name: str, datatype: str) -> np.dtype[Any]:
     return np.dtype(DATATYPES[datatype])
 
 
-def _elements(data: Any) -> Any:
-    if not isinstance(data, list):
-        yield data
-        return
-    for each in data:
-        yield from _elements(each)
+def _flat(name: str, data: list[Any]) -> list[Any]:
+    """The elements of nested lists; each level is read once, so that its time does not depend on the depth."""
+    while list in (kinds := set(map(type, data))):
+        if len(kinds) > 1:
+            raise QueryError(
+                Status.INVALID, f"input {name!r} has a list beside an element, expected lists of one depth"
+            )
+        data = list(chain.from_iterable(data))
+    return data
 
 
 def _numbers(name: str, datatype: str, dtype: np.dtype[Any], flat: list[Any]) -> np.ndarray:
     """Numbers that are not rounded to fit an integer type, and no text that NumPy would parse."""
-    wanted = bool if dtype == np.bool_ else (int, float)
-    if not all(isinstance(each, wanted) and (dtype == np.bool_ or not isinstance(each, bool)) for each in flat):
+    kinds = set(map(type, flat))
+    if not kinds <= ({bool} if dtype == np.bool_ else {int, float}):
         raise QueryError(Status.INVALID, f"input {name!r} has an element of another kind, expected {datatype}")
-    if np.issubdtype(dtype, np.integer) and not all(isinstance(each, int) for each in flat):
+    if np.issubdtype(dtype, np.integer) and float in kinds:
         raise QueryError(Status.INVALID, f"input {name!r} has a fraction, expected {datatype}")
     return np.array(flat, dtype)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,13 @@ def test_text_in_json_is_bytes_in_a_tensor() -> None:
     assert to_list(found) == ["a", "ü"]
 
 
+def test_lists_are_flattened_without_a_call_for_each_level() -> None:
+    data: list[Any] = [1.0, 2.0]
+    for _ in range(10 * sys.getrecursionlimit()):
+        data = [data]
+    assert from_list("x", "FP32", [2], data).tolist() == [1.0, 2.0]
+
+
 @pytest.mark.parametrize(
     ("datatype", "shape", "data", "message"),
     [
@@ -52,6 +60,7 @@ def test_text_in_json_is_bytes_in_a_tensor() -> None:
         ("INT64", [1], [True], "has an element of another kind"),
         ("BOOL", [1], [1], "has an element of another kind"),
         ("BYTES", [1], [1], "expected elements of BYTES"),
+        ("FP32", [2], [[1], 2], "has a list beside an element, expected lists of one depth"),
     ],
 )
 def test_elements_that_do_not_fit_are_refused(datatype: str, shape: list[int], data: Any, message: str) -> None:
