@@ -104,7 +104,7 @@ def from_list(name: str, datatype: str, shape: Sequence[int], data: list[Any]) -
             array = _numbers(name, datatype, dtype, flat)
     except (TypeError, ValueError, OverflowError) as error:
         raise QueryError(Status.INVALID, f"input {name!r}: {error}, expected elements of {datatype}") from error
-    return array.reshape(shape)
+    return _reshaped(name, array, shape)
 
 
 def from_bytes(name: str, datatype: str, shape: Sequence[int], data: bytes) -> np.ndarray:
@@ -119,13 +119,13 @@ def from_bytes(name: str, datatype: str, shape: Sequence[int], data: bytes) -> n
         _check_count(name, shape, len(elements))
         array = np.empty(len(elements), np.object_)
         array[:] = elements
-        return array.reshape(shape)
+        return _reshaped(name, array, shape)
     expected = _count(name, shape) * dtype.itemsize
     if len(data) != expected:
         raise QueryError(
             Status.INVALID, f"input {name!r} has {len(data)} bytes, expected {expected} for {datatype} {list(shape)}"
         )
-    return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype, copy=False).reshape(shape)
+    return _reshaped(name, np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype, copy=False), shape)
 
 
 def to_bytes(array: np.ndarray) -> bytes:
@@ -182,6 +182,16 @@ def _check_count(name: str, shape: Sequence[int], found: int) -> None:
         raise QueryError(
             Status.INVALID, f"input {name!r} has {found} elements, expected {math.prod(shape)} for shape {list(shape)}"
         )
+
+
+def _reshaped(name: str, array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """An array of so many elements in a shape: NumPy limits the dimensions, also of an array without elements."""
+    try:
+        return array.reshape(shape)
+    except ValueError as error:
+        raise QueryError(
+            Status.INVALID, f"input {name!r} has shape {list(shape)}, which no array can have: {error}"
+        ) from error
 
 
 def _prefixed(name: str, data: bytes) -> list[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
@@ -67,6 +68,18 @@ def test_elements_that_do_not_fit_are_refused(datatype: str, shape: list[int], d
     with pytest.raises(QueryError) as caught:
         from_list("x", datatype, shape, data)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [[2**62, 0], [0, 2**70], [1] * 65])
+def test_a_shape_that_no_array_can_have_is_refused(shape: list[int]) -> None:
+    count = math.prod(shape)
+    for make in (
+        lambda: from_list("x", "FP32", shape, [1.0] * count),
+        lambda: from_bytes("x", "FP32", shape, bytes(4 * count)),
+        lambda: from_bytes("x", "BYTES", shape, bytes(4 * count)),
+    ):
+        with pytest.raises(QueryError, match=r"input 'x' has shape \[.*\], which no array can have"):
+            make()
 
 
 @pytest.mark.parametrize(
