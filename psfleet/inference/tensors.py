@@ -32,6 +32,8 @@ DATATYPES: dict[str, type] = {
 BYTES = "BYTES"
 LENGTH_BYTES = 4
 """Of the length before each element of BYTES, little-endian."""
+MAX_MESSAGE_CHARACTERS = 600
+"""Of an error. gRPC sends it in trailers, 12 bytes for a character at most; clients may refuse trailers of 8 KiB."""
 
 
 class Status(Enum):
@@ -50,10 +52,11 @@ class Status(Enum):
 
 
 class QueryError(PsfleetError):
-    """A query has no answer; the client gets the message."""
+    """A query has no answer; the client gets the message, or the beginning of a long one."""
 
     def __init__(self, status: Status, message: str) -> None:
-        super().__init__(message)
+        is_long = len(message) > MAX_MESSAGE_CHARACTERS
+        super().__init__(f"{message[: MAX_MESSAGE_CHARACTERS - 1]}…" if is_long else message)
         self.status = status
 
 

@@ -174,6 +174,20 @@ def test_grpc_takes_raw_tensors_and_needs_the_token_for_all_but_health() -> None
     assert answer.raw_output_contents[1] == b"\x01\0\0\0x\x01\0\0\0y"
 
 
+def test_an_error_is_short_enough_for_the_trailers_of_grpc() -> None:
+    request = pb.ModelInferRequest(model_name="ü" * 4000)
+
+    async def use(port: int) -> grpc.RpcError:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            with pytest.raises(grpc.RpcError) as caught:
+                await GRPCInferenceServiceStub(channel).ModelInfer(request)
+            return caught.value
+
+    error = with_service(use, serving_grpc)
+    assert error.code() is grpc.StatusCode.NOT_FOUND, error
+    assert error.details().startswith("model 'üü")
+
+
 @pytest.mark.parametrize("protocol", [serving_rest, serving_grpc])
 def test_a_port_in_use_is_named(protocol: Any) -> None:
     async def use(port: int) -> None:
