@@ -124,6 +124,7 @@ def test_tensors_in_binary_form_follow_the_json(is_all: bool) -> None:
         ([], None, "the body has no list `inputs`"),
         ({"inputs": TENSORS}, "100000", "the length of the JSON is 100000"),
         ({"inputs": TENSORS}, "x", "the length of the JSON is x"),
+        ({"inputs": TENSORS}, "9" * 5000, "the length of the JSON is 999"),
     ],
 )
 def test_a_body_that_is_no_query_is_refused(content: Any, length: str | None, message: str) -> None:
