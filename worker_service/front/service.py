@@ -31,6 +31,8 @@ logger = logging.getLogger("psfleet.front")
 ROLE = "front"
 PROBE_SECS = 1.0
 """Interval of signs of life to members, and of looks who answers again."""
+LOOP_SECS = 30.0
+"""Until the event loop, which has something to do in each interval, has done anything."""
 DRAIN_SECS = 10.0
 """How long queries that were asked before the end may take."""
 
@@ -46,18 +48,34 @@ def serve(settings: Settings, stop: Stop) -> int:
     access = settings.service
     if access is None or access.options is None:
         raise BadJobError("PSFLEET_SERVICE is missing, expected access of a front to a service as JSON")
-    SignsOfLife(life_file(settings.out, ROLE, settings.index)).start()
+    life = SignsOfLife(life_file(settings.out, ROLE, settings.index))
+    life.start()
     target = boot(settings.address, None)
     metrics = ServiceMetrics(access.name)
     with exposing(settings, metrics.read):
         # Not asyncio.run: it replaces the handling of signals.
         loop = asyncio.new_event_loop()
-        loop.run_until_complete(_serve(access, access.options, settings.address, target, metrics, stop))
+        loop.run_until_complete(_serve(access, access.options, settings.address, target, metrics, life, stop))
     raise stop.error()
 
 
+async def watch(ensemble: Ensemble, metrics: ServiceMetrics, life: SignsOfLife, stop: Stop) -> None:
+    """Has members give signs of life, and the event loop that this runs in, until a signal comes."""
+    while not stop.event.is_set():
+        life.begin("the event loop", LOOP_SECS)
+        ensemble.probe(asyncio.get_running_loop().time())
+        metrics.num_ready = ensemble.num_ready
+        await asyncio.sleep(PROBE_SECS)
+
+
 async def _serve(
-    access: ServiceAccess, options: FrontOptions, own: Address, target: str, metrics: ServiceMetrics, stop: Stop
+    access: ServiceAccess,
+    options: FrontOptions,
+    own: Address,
+    target: str,
+    metrics: ServiceMetrics,
+    life: SignsOfLife,
+    stop: Stop,
 ) -> None:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
@@ -74,12 +92,6 @@ async def _serve(
         if not task.cancelled() and (error := task.exception()) is not None:
             fail(error)
 
-    async def watch() -> None:
-        while not stop.event.is_set():
-            ensemble.probe(loop.time())
-            metrics.num_ready = ensemble.num_ready
-            await asyncio.sleep(PROBE_SECS)
-
     def end() -> None:
         if not ended.done():
             ended.set_result(None)
@@ -88,7 +100,7 @@ async def _serve(
         stop.event.wait()
         loop.call_soon_threadsafe(end)
 
-    tasks = [loop.create_task(watch())]
+    tasks = [loop.create_task(watch(ensemble, metrics, life, stop))]
     route = None
     if access.mode == IN_GRAPH:
         ensemble.route = route = GraphRoute(target, own, ensemble, options.timeout_secs)

@@ -124,6 +124,7 @@ def test_tensors_in_binary_form_follow_the_json(is_all: bool) -> None:
         ([], None, "the body has no list `inputs`"),
         ({"inputs": TENSORS}, "100000", "the length of the JSON is 100000"),
         ({"inputs": TENSORS}, "x", "the length of the JSON is x"),
+        ({"inputs": TENSORS}, "9" * 5000, "the length of the JSON is 999"),
     ],
 )
 def test_a_body_that_is_no_query_is_refused(content: Any, length: str | None, message: str) -> None:
@@ -172,6 +173,20 @@ def test_grpc_takes_raw_tensors_and_needs_the_token_for_all_but_health() -> None
     assert (answer.id, answer.model_version, answer.parameters["members"].string_param) == ("5", "3", "1 of 1")
     np.testing.assert_array_equal(np.frombuffer(answer.raw_output_contents[0], np.float16), 2 * A.ravel())
     assert answer.raw_output_contents[1] == b"\x01\0\0\0x\x01\0\0\0y"
+
+
+def test_an_error_is_short_enough_for_the_trailers_of_grpc() -> None:
+    request = pb.ModelInferRequest(model_name="ü" * 4000)
+
+    async def use(port: int) -> grpc.RpcError:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            with pytest.raises(grpc.RpcError) as caught:
+                await GRPCInferenceServiceStub(channel).ModelInfer(request)
+            return caught.value
+
+    error = with_service(use, serving_grpc)
+    assert error.code() is grpc.StatusCode.NOT_FOUND, error
+    assert error.details().startswith("model 'üü")
 
 
 @pytest.mark.parametrize("protocol", [serving_rest, serving_grpc])
