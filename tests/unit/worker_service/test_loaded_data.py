@@ -42,7 +42,7 @@ PER_WORKER = 24
 def running(address: Address) -> Iterator[LoaderServicer]:
     """A loader in this process."""
     servers, servicer = data_service(LoaderPlane(address, Address(address.host, 0))), LoaderServicer(RUN)
-    with serving(address, servicer, is_watched=True):
+    with serving(address, servicer, watchers=servicer.watchers):
         yield servicer
     del servers
 

@@ -12,27 +12,63 @@ from psfleet.control import control_pb2 as pb
 from psfleet.control.fleet_client import FleetClient
 from psfleet.control.server import serving
 from psfleet.errors import DeadlineError, LostPeerError
+from psfleet.job.sections import Deadlines
 from psfleet.polling import wait_until
 from psfleet.processes.ports import free_addresses
 from psfleet.tls.loader_plane import LoaderPlane
 from worker_service.loader.service import LoaderServicer, data_service
+from worker_service.loader_watch import Loader, LoaderWatch
 
 RUN = "loaded-1"
+DEADLINES = Deadlines()
 
 
-def test_a_loader_waits_for_the_first_call_without_limit_and_for_the_next_one_with_a_deadline() -> None:
-    loader = LoaderServicer(RUN)
-    loader.require_caller(0.0)
-    loader.Describe(pb.DescribeRequest(), None)
-    loader.require_caller(60.0)
-    with pytest.raises(DeadlineError, match="0 s waiting for a call of the chief"):
-        wait_until(lambda: loader.require_caller(0.0), 1.0, "the deadline")
+class Clock:
+    """Stands still unless it is set."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
-def test_a_loader_that_was_started_again_waits_for_any_call_with_a_deadline() -> None:
-    loader = LoaderServicer(RUN, "killed")
-    with pytest.raises(DeadlineError, match="waiting for a call of the chief"):
-        wait_until(lambda: loader.require_caller(0.0), 1.0, "the deadline")
+def test_a_loader_waits_for_its_first_call_until_a_chief_must_have_built_the_model() -> None:
+    clock = Clock()
+    loader = LoaderServicer(RUN, clock=clock)
+    clock.now += 179.0 + 3 * 1800.0
+    loader.require_caller(DEADLINES)
+    clock.now += 2.0
+    with pytest.raises(DeadlineError, match="5580 s waiting for a call of the chief or of a worker"):
+        loader.require_caller(DEADLINES)
+
+
+@pytest.mark.parametrize("cause", ["", "killed"])
+def test_a_loader_that_was_called_or_started_again_waits_for_a_call_as_long_as_the_fleet_for_a_step(cause: str) -> None:
+    clock = Clock()
+    loader = LoaderServicer(RUN, cause, clock)
+    if not cause:
+        loader.Describe(pb.DescribeRequest(), None)
+    clock.now += 599.0
+    loader.require_caller(DEADLINES)
+    clock.now += 2.0
+    with pytest.raises(DeadlineError, match="600 s waiting for a call of the chief or of a worker"):
+        loader.require_caller(DEADLINES)
+
+
+def test_a_loader_from_which_a_worker_reads_does_not_end_while_the_chief_is_away() -> None:
+    clock, (address,) = Clock(), free_addresses(1)
+    loader = LoaderServicer(RUN, "killed", clock)
+    with serving(address, loader, watchers=loader.watchers):
+        with LoaderWatch(Loader(0, address, address)) as watch:
+            assert watch.has_begun()
+            clock.now += 3600.0
+            loader.require_caller(DEADLINES)
+            clock.now += 3600.0
+            loader.require_caller(DEADLINES)
+        wait_until(lambda: not loader.watchers.number, 5.0, "the end of the stream")
+        clock.now += 3600.0
+        with pytest.raises(DeadlineError):
+            loader.require_caller(DEADLINES)
 
 
 @pytest.mark.parametrize(("host", "code", "hears"), [("[::1]", 0, True), ("[::1]", 70, False), ("127.0.0.1", 0, False)])
