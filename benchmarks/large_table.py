@@ -20,8 +20,8 @@ from time import perf_counter
 import numpy as np
 
 import psfleet
-from benchmarks.machine import machine_facts
 from benchmarks.lookups.program import IDS, NAME, STEPS_FILE
+from benchmarks.machine import machine_facts
 from benchmarks.table_contenders import PROGRAM, WORKERS, find_process, resident_bytes
 from psfleet.checkpoint import store
 from psfleet.checkpoint.manifest import Checkpoint
