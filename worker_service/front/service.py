@@ -33,6 +33,8 @@ PROBE_SECS = 1.0
 """Interval of signs of life to members, and of looks who answers again."""
 LOOP_SECS = 30.0
 """Until the event loop, which has something to do in each interval, has done anything."""
+MAX_WAIT = 2.0
+"""Timeouts that a query may wait before it is sent to members; the batches in flight before it end within one."""
 DRAIN_SECS = 10.0
 """How long queries that were asked before the end may take."""
 
@@ -81,7 +83,8 @@ async def _serve(
     ended: asyncio.Future[None] = loop.create_future()
     token = read_token(options.host, Path(options.token_file) if options.token_file else None)
     ensemble = Ensemble(access.name, access.num_members, options.timeout_secs)
-    batcher = Batcher(ensemble.ask, options.max_batch_rows, options.linger_secs, loop.time)
+    max_wait_secs = MAX_WAIT * options.timeout_secs
+    batcher = Batcher(ensemble.ask, options.max_batch_rows, options.linger_secs, loop.time, max_wait_secs)
     service = ModelService(access.name, ensemble, batcher, metrics, options.max_query_bytes)
 
     def fail(error: BaseException) -> None:
