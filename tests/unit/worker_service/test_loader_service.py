@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import socket
 import threading
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
+from psfleet.control import fleet_client
 from psfleet.control.fleet_client import FleetClient
 from psfleet.control.server import serving
-from psfleet.errors import DeadlineError, LostPeerError
+from psfleet.errors import DONE, LOST_PEERS, DeadlineError, LostPeerError
 from psfleet.job.sections import Deadlines
 from psfleet.polling import wait_until
 from psfleet.processes.ports import free_addresses
 from psfleet.tls.loader_plane import LoaderPlane
+from worker_service.joining import finish_as_chief
 from worker_service.loader.service import LoaderServicer, data_service
 from worker_service.loader_watch import Loader, LoaderWatch
 
@@ -86,6 +90,22 @@ def test_a_loader_of_a_container_that_is_starting_hears_of_the_end_of_a_run_that
         with serving(address, loader):
             told.join(10.0)
             assert loader.finished.is_set() == hears
+
+
+@pytest.mark.parametrize(("code", "is_over"), [(DONE, True), (LOST_PEERS, False)], ids=["done", "resumed later"])
+@pytest.mark.parametrize("is_replacement", [False, True])
+def test_a_loader_hears_of_the_end_of_a_run_that_is_done_though_all_ps_are_gone(
+    code: int, is_over: bool, is_replacement: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They end before the loaders are told: a chief that is killed between both leaves loaders to its replacement."""
+    monkeypatch.setattr(fleet_client, "FINISH_SECS", 0.2)
+    ps, address = free_addresses(2)
+    loader, outcome = LoaderServicer(RUN), pb.Outcome(exit_code=code)
+    settings: Any = SimpleNamespace(index=0, cause="killed", address=Address("chief", 2222))
+    job: Any = SimpleNamespace(fleet=SimpleNamespace(worker_limit=1))
+    with serving(address, loader), FleetClient([ps], RUN, loaders=[address]) as fleet:
+        informed = finish_as_chief(fleet, settings, job, outcome) if is_replacement else fleet.finish(outcome)
+    assert (informed, loader.finished.is_set()) == (0, is_over)
 
 
 def test_a_loader_in_a_container_says_which_of_its_ports_is_taken() -> None:
