@@ -155,7 +155,7 @@ def _type(schema: Mapping[str, Any]) -> str:
     if "const" in schema or "enum" in schema:
         return " or ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
     if schema.get("type") == "array":
-        return f"list of {_type(schema['items'])}" + _at_least(schema)
+        return f"list of {_type(schema['items'])}" + _length(schema)
     if schema.get("type") == "object":
         patterns: dict[str, Any] = schema.get("patternProperties", {})
         values: Any = next(iter(patterns.values()), schema.get("additionalProperties", True))
@@ -166,8 +166,11 @@ def _type(schema: Mapping[str, Any]) -> str:
     return text + (f", at most {schema['maxLength']} characters" if "maxLength" in schema else "")
 
 
-def _at_least(schema: Mapping[str, Any]) -> str:
-    return f", at least {schema['minItems']}" if "minItems" in schema else ""
+def _length(schema: Mapping[str, Any]) -> str:
+    """How many items a list may have, in words."""
+    if "minItems" not in schema:
+        return ""
+    return f", {'exactly' if schema.get('maxItems') == schema['minItems'] else 'at least'} {schema['minItems']}"
 
 
 def _default(field: FieldInfo) -> str:

@@ -48,6 +48,15 @@ class LoaderLostError(LostPeerError):
     """The loader of a stream of batches has died, or does not answer."""
 
 
+def check_loadable(examples: tf.data.Dataset, job: Job, what: str) -> None:
+    """Raises ProgramError if the examples that are read in `what` call Python."""
+    if calls_python(examples):
+        raise ProgramError(
+            f"program {job.program!r}: {what}: the data set calls Python (from_generator, py_function or "
+            "numpy_function), which a loader cannot; expected TensorFlow's operations, or input.from: worker"
+        )
+
+
 class LoadedData:
     """The data sets of one worker, each read by one loader: worker i reads from loader i modulo their number.
 
@@ -64,14 +73,6 @@ class LoadedData:
         self._order = [*loaders[own:], *loaders[:own]]
         self._job = job
         self._is_lost = False
-
-    def check(self, examples: tf.data.Dataset, what: str) -> None:
-        """Raises ProgramError if the examples that are read in `what` call Python."""
-        if calls_python(examples):
-            raise ProgramError(
-                f"program {self._job.program!r}: {what}: the data set calls Python (from_generator, py_function or "
-                "numpy_function), which a loader cannot; expected TensorFlow's operations, or input.from: worker"
-            )
 
     def read(self, dataset: tf.data.Dataset, what: str, start: int, reading: Reading) -> Iterator[Batch]:
         """The batches of a data set from number `start` on; see `worker_service.input_pipeline.read`.

@@ -15,7 +15,7 @@ from psfleet.job.program import GraphProgram, KerasProgram
 from worker_service.batch_reader import Batch, Reading
 from worker_service.data_shard import DataShard, all_epochs
 from worker_service.input_pipeline import read
-from worker_service.loaded_data import LoadedData, LoaderLostError
+from worker_service.loaded_data import LoadedData, LoaderLostError, check_loadable
 from worker_service.loader_watch import Loader
 
 logger = logging.getLogger("psfleet.worker")
@@ -127,7 +127,7 @@ class TrainingData:
             reading.opens_shard |= shard.is_random
             examples = self._examples(shard, epoch, reading)
             if self._loaded is not None:
-                self._loaded.check(examples, shard.what)
+                check_loadable(examples, self._job, shard.what)
             shards = self._shards_of_round(epoch)
             dataset = all_epochs(shards, epoch) if shards else shard.epoch(examples, epoch)
             what = shard.what if len(shards) <= 1 else "reading the training data"

@@ -33,6 +33,7 @@ from worker_service.evaluation import Evaluator
 from worker_service.examples_in_memory import check_preload
 from worker_service.frontends import FrontEnd, front_end, planned
 from worker_service.input_pipeline import read
+from worker_service.loaded_data import check_loadable
 from worker_service.local_step import LocalStep
 from worker_service.session_errors import translate_errors
 
@@ -95,6 +96,8 @@ def _first_batch(program: KerasProgram | GraphProgram, job: Job) -> tuple[np.nda
     examples = training_data(program, job, 0, replicas)
     if job.input.source == "preload":
         check_preload(examples, job, 0)
+    if job.input.source == "loaders":
+        check_loadable(examples, job, "reading the training data of shard 0")
     dataset = training_batches(examples, job)
     what = "reading the first training batch"
     batch = read_within_deadline(job, what, lambda: next(read(dataset, job, what), None))

@@ -27,7 +27,8 @@ def read_token(host: str, file: Path | None) -> str:
     try:
         token = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--token-file {file} cannot be read: {error}") from error
+        reason = error.strerror or error if isinstance(error, OSError) else "not UTF-8"
+        raise UsageError(f"--token-file {file}: {reason}, expected a file that can be read") from error
     if len(token) < MIN_TOKEN_CHARACTERS or not token.isascii() or not token.isprintable() or " " in token:
         raise UsageError(
             f"--token-file {file} has a token of {len(token)} characters, expected at least {MIN_TOKEN_CHARACTERS} "

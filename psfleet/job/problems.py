@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
@@ -14,6 +15,8 @@ UNIONS_BY_NAME = ("optimizers",)
 """Mappings of names to such sections: the member is inserted after the name."""
 OTHER_WORDS = {"lr": "learning_rate", "epochs": "steps", "rho": "decay"}
 """Fields by a common name that is not similar."""
+IN_YAML = {" or (instance of|object to extract) .*": "", "a valid dictionary": "a mapping", " after validation": ""}
+"""Words of pydantic about Python, as patterns, and what takes their place for readers of a YAML file."""
 
 
 def problem(item: Mapping[str, Any], model: type[Section]) -> str:
@@ -33,8 +36,9 @@ def problem(item: Mapping[str, Any], model: type[Section]) -> str:
         return _wrong_tag(field, item["ctx"])
     if item["type"] == "value_error":
         return f"{field}: {message}" if field else message
-    # Without the name of the section's class, which no job file has.
-    return f"{field} is {item['input']!r}: {message.partition(' or instance of ')[0]}"
+    for words, instead in IN_YAML.items():
+        message = re.sub(words, instead, message)
+    return f"{field} is {item['input']!r}: {message}"
 
 
 def _wrong_tag(field: str, context: Mapping[str, str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import http.client
+import itertools
 import signal
 import socket
 import threading
@@ -44,17 +45,13 @@ def serve(
         The number of the signal.
 
     Raises:
-        UsageError: A port is in use, another service uses the folder, or the token is missing or cannot be read.
+        UsageError: A port is in use or given twice, another service uses the folder, or the token is missing or
+            cannot be read.
         PsfleetError: A process failed in a way that would recur.
     """
     require_tensorflow()
     read_token(options.host, Path(options.token_file) if options.token_file else None)
-    for option, port, host in (
-        ("--rest-port", options.rest_port, options.host),
-        ("--grpc-port", options.grpc_port, options.host),
-        ("--metrics-port", metrics_port, "127.0.0.1"),
-    ):
-        _require_free(option, host, port)
+    _require_ports(options, metrics_port)
     with _locked(folder), _signals() as received:
         (folder / "logs").mkdir(exist_ok=True)
         processes = ServiceProcesses(sources, mode, options, metrics_port, folder)
@@ -105,6 +102,16 @@ def _locked(folder: Path) -> Iterator[None]:
         if not try_lock(lock, fcntl.LOCK_EX):
             raise UsageError(f"another psfleet serve uses {folder}, expected it to have ended, or another --out")
         yield
+
+
+def _require_ports(options: FrontOptions, metrics_port: int) -> None:
+    """Checks that no two ports are the same, and that each is free."""
+    ports = {"--rest-port": options.rest_port, "--grpc-port": options.grpc_port, "--metrics-port": metrics_port}
+    for (one, port), (other, same) in itertools.combinations(ports.items(), 2):
+        if port and port == same:
+            raise UsageError(f"{one} and {other} are both {port}, expected different ports")
+    for option, port in ports.items():
+        _require_free(option, "127.0.0.1" if option == "--metrics-port" else options.host, port)
 
 
 def _require_free(option: str, host: str, port: int) -> None:

@@ -172,6 +172,17 @@ def test_data_that_preload_cannot_keep_are_found(check: Check) -> None:
     assert check(expression)
 
 
+def test_data_that_a_loader_cannot_read_are_found(check: Check) -> None:
+    expression = "graph(loss=mean, train=sequences, evaluate=None)"
+    with pytest.raises(ProgramError, match="shard 0: the data set calls Python"):
+        check(expression, input={"from": "loaders", "pad": True})
+    assert check(expression, input={"pad": True})
+
+
+def test_data_that_a_loader_can_read_are_accepted(check: Check) -> None:
+    assert check("graph()", input={"from": "loaders"})
+
+
 def test_a_batch_that_no_bucket_fills_is_found(check: Check) -> None:
     expression = "graph(loss=mean, train=sequences, evaluate=None)"
     buckets = {"pad": True, "bucket_boundaries": [3, 5, 7]}

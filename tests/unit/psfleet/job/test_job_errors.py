@@ -44,13 +44,13 @@ BAD = [
     ({"name": "Le Net"}, "name is 'Le Net': String should match pattern"),
     ({"name": "x" * 41}, "String should have at most 40 characters"),
     ({"program": "program.build"}, "program is 'program.build': String should match pattern"),
-    ({"options": [1]}, "options is [1]: Input should be a valid dictionary"),
+    ({"options": [1]}, "options is [1]: Input should be a mapping"),
     ({"fleet": {"ps": 0}}, "fleet.ps is 0: Input should be greater than or equal to 1"),
     ({"fleet": {"workers": -2}}, "fleet.workers is -2: Input should be greater than or equal to 1"),
     ({"fleet": {"spares": 1.5}}, "fleet.spares is 1.5: Input should be a valid integer"),
     ({"fleet": {"ps": "2"}}, "fleet.ps is '2': Input should be a valid integer"),
     ({"fleet": {"ps": True}}, "fleet.ps is True: Input should be a valid integer"),
-    ({"fleet": 3}, "fleet is 3: Input should be a valid dictionary"),
+    ({"fleet": 3}, "fleet is 3: Input should be a mapping"),
     ({"fleet": {"workers": 4, "max_workers": 3}}, "fleet: max_workers is 3, expected at least workers + spares = 4"),
     ({"fleet": {"ps": 2, "ps_addresses": ["a:1"]}}, "ps_addresses has 1 entries, expected as many as ps = 2"),
     ({"fleet": {"ps_addresses": ["a"]}}, "ps_addresses has 'a', expected host:port with port below 65535"),
@@ -168,9 +168,11 @@ def test_what_has_no_default_must_be_there(field: str) -> None:
         parse_job(content)
 
 
-def test_a_value_instead_of_a_section_names_no_class() -> None:
-    with pytest.raises(BadJobError, match=r"checkpoint.best is 'accuracy': Input should be a valid dictionary$"):
+def test_a_value_instead_of_a_section_is_refused_without_words_of_python() -> None:
+    with pytest.raises(BadJobError, match=r"checkpoint.best is 'accuracy': Input should be a mapping$"):
         parse_job(minimal(checkpoint={"best": "accuracy"}))
+    with pytest.raises(BadJobError, match=r"optimizer is 'adam': Input should be a mapping$"):
+        parse_job(minimal(optimizer="adam"), "job.yaml")
 
 
 @pytest.mark.parametrize(

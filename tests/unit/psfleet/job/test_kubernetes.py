@@ -76,8 +76,8 @@ def test_without_the_section_pods_have_no_settings() -> None:
         ({"secret_files": ["s3:keys"]}, "'s3:keys' is in it, expected SECRET:FOLDER with an absolute FOLDER"),
         ({"resources": {"memory": "1Gi"}}, "memory is in it, expected in the section container, by role"),
         ({"resources": {"nvidia.com/gpu": True}}, "kubernetes.resources.nvidia.com/gpu"),
-        ({"tolerations": ["spot"]}, "kubernetes.tolerations.0 is 'spot': Input should be a valid dictionary"),
-        ({"affinity": []}, r"kubernetes.affinity is \[\]: Input should be a valid dictionary"),
+        ({"tolerations": ["spot"]}, "kubernetes.tolerations.0 is 'spot': Input should be a mapping"),
+        ({"affinity": []}, r"kubernetes.affinity is \[\]: Input should be a mapping"),
         ({"affinity": {"podAffinity": "near"}}, "kubernetes.affinity: podAffinity is 'near', expected a mapping"),
         (
             {"ps": {"affinity": {"podAffinity": {"x": {}}}}},

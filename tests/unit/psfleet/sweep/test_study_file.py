@@ -54,6 +54,7 @@ def test_the_job_of_a_trial_has_one_worker_and_its_values(tmp_path: Path) -> Non
         ({"space": {"train.steps": {"int": [1, 2], "choice": [1]}}}, {}, "exactly one of float, int and choice"),
         ({"space": {"train.steps": {"int": [2, 1]}}}, {}, "expected ascending numbers"),
         ({"space": {"train.steps": {"choice": [2, 1], "log": True}}}, {}, "log is true"),
+        ({"space": {"options.x": {"float": [1, 2, 3]}}}, {}, "List should have at most 2 items, not 3"),
         ({"space": {"options.x": {"float": [float("nan"), 1]}}}, {}, "space.options.x.float.0 is nan"),
         ({"space": {"options.x": {"float": [-1.7e308, 1.7e308]}}}, {}, "expected a finite range"),
         ({"space": {"options.x": {"int": [0, 10**30]}}}, {}, "expected at most 9007199254740992"),
