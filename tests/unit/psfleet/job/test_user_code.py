@@ -25,7 +25,7 @@ Original stack trace for 'w/Initializer/Assert':
     [
         (OF_AN_OPERATION, "assertion failed: [the size is not positive:] [-1]"),
         ("Graph execution error:\n\nout of range\n\t [[{{node x}}]]", "out of range"),
-        ("Exception encountered when calling Dense.call().\n\n\x1b[1mshapes differ\x1b[0m", "shapes differ (in Dense.call())"),
+        ("Exception encountered when calling A.call().\n\n\x1b[1mshapes differ\x1b[0m", "shapes differ (in A.call())"),
         ("", "no message"),
     ],
     ids=["of an operation", "of a function", "in a layer", "empty"],
