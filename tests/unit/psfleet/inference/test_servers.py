@@ -139,6 +139,20 @@ def test_lists_that_are_nested_too_deeply_are_refused(depth: int) -> None:
     assert status == 400, answer
 
 
+def test_a_body_that_is_not_compressed_as_its_header_says_is_refused() -> None:
+    status, answer, _ = posted(b"no gzip", {"Content-Encoding": "gzip"})
+    assert (status, answer) == (400, {"error": "the body cannot be read: Can not decode content-encoding: gzip"})
+
+
+def test_another_method_gets_those_that_the_path_has() -> None:
+    async def use(port: int) -> tuple[int, str]:
+        url = f"http://127.0.0.1:{port}/v2/models/net/infer"
+        async with ClientSession() as client, client.get(url) as answer:
+            return answer.status, answer.headers.get("Allow", "")
+
+    assert with_service(use) == (405, "POST")
+
+
 def test_rest_needs_the_token_for_all_but_health() -> None:
     body = json.dumps({"inputs": TENSORS}).encode()
     for header in ({}, {"Authorization": TOKEN}, {"Authorization": f"Bearer {TOKEN}x"}, {"Authorization": "Bearer ü"}):
