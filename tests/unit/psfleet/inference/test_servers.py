@@ -189,6 +189,22 @@ def test_grpc_takes_raw_tensors_and_needs_the_token_for_all_but_health() -> None
     assert answer.raw_output_contents[1] == b"\x01\0\0\0x\x01\0\0\0y"
 
 
+def test_grpc_does_not_read_messages_without_the_token() -> None:
+    request = pb.ModelInferRequest(model_name="net", raw_input_contents=[bytes(20_000)])
+
+    async def use(port: int) -> list[grpc.StatusCode]:
+        codes = []
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            for metadata in ((), (("authorization", f"Bearer {TOKEN}"),)):
+                with pytest.raises(grpc.RpcError) as caught:
+                    await GRPCInferenceServiceStub(channel).ModelInfer(request, metadata=metadata)
+                codes.append(caught.value.code())
+        return codes
+
+    found = with_service(use, serving_grpc, TOKEN)
+    assert found == [grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.RESOURCE_EXHAUSTED]
+
+
 def test_an_error_is_short_enough_for_the_trailers_of_grpc() -> None:
     request = pb.ModelInferRequest(model_name="ü" * 4000)
 
