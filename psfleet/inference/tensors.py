@@ -32,6 +32,10 @@ DATATYPES: dict[str, type] = {
 BYTES = "BYTES"
 LENGTH_BYTES = 4
 """Of the length before each element of BYTES, little-endian."""
+MAX_DIMENSIONS = 64
+"""Of a tensor, as of NumPy's arrays."""
+MAX_SIZE = 2**63 - 1
+"""Of a dimension, as in the messages of gRPC."""
 MAX_MESSAGE_CHARACTERS = 600
 """Of an error. gRPC sends it in trailers, 12 bytes for a character at most; clients may refuse trailers of 8 KiB."""
 
@@ -175,8 +179,15 @@ def _numbers(name: str, datatype: str, dtype: np.dtype[Any], flat: list[Any]) ->
 
 
 def _count(name: str, shape: Sequence[int]) -> int:
-    if any(isinstance(each, bool) or not isinstance(each, int) or each < 0 for each in shape):
-        raise QueryError(Status.INVALID, f"input {name!r} has shape {list(shape)}, expected whole numbers from 0")
+    # Both limits keep the product, and its text, short.
+    if len(shape) > MAX_DIMENSIONS:
+        raise QueryError(
+            Status.INVALID, f"input {name!r} has {len(shape)} dimensions, expected at most {MAX_DIMENSIONS}"
+        )
+    if any(isinstance(each, bool) or not isinstance(each, int) or not 0 <= each <= MAX_SIZE for each in shape):
+        raise QueryError(
+            Status.INVALID, f"input {name!r} has shape {list(shape)}, expected whole numbers from 0 to {MAX_SIZE}"
+        )
     return math.prod(shape)
 
 
