@@ -59,7 +59,7 @@ def write(model: keras.Model, x: Any, folder: Path, program: KerasProgram, job: 
         return f"{verified}; Keras{_listed(before)}; litert float {len(content):,} bytes{_listed(after)}"
     return (
         f"{verified}; float {len(content):,} bytes{_listed(before)}; int8 {len(written):,} bytes "
-        f"({len(written) / len(content):.2f}){_listed(after)}; calibrated on {len(examples)} training examples"
+        f"({len(written) / len(content):.2f} of float){_listed(after)}; calibrated on {len(examples)} training examples"
     )
 
 

@@ -17,6 +17,7 @@ from types import FrameType
 from psfleet.errors import UsageError
 from psfleet.inference.access import read_token
 from psfleet.job.service_access import FrontOptions, Mode
+from psfleet.plurals import counted
 from psfleet.run_folder import try_lock
 from psfleet.service.process_environment import require_tensorflow
 from psfleet.serving.processes import ServiceProcesses
@@ -56,6 +57,8 @@ def serve(
         (folder / "logs").mkdir(exist_ok=True)
         processes = ServiceProcesses(sources, mode, options, metrics_port, folder)
         try:
+            members = counted(len(sources.members), "member")
+            say(f"{sources.name}: starting a front and {members} (importing TensorFlow takes some seconds)")
             processes.start()
             while not received:
                 for text in processes.revive():

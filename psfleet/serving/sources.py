@@ -9,7 +9,7 @@ from typing import Any
 
 from psfleet.checkpoint import versions
 from psfleet.checkpoint.location import parse
-from psfleet.errors import UsageError
+from psfleet.errors import NoCheckpointError, UsageError
 from psfleet.job import trial_records
 from psfleet.job.job import job_from_json, parse_job
 from psfleet.job.service_access import MemberSource
@@ -51,8 +51,17 @@ def of_runs(runs: Sequence[str], step: int | None, best: bool, name: str | None 
 
 
 def study_folder(text: str) -> Path | None:
-    """The folder of the results of a study, given as such or as the study file; None: the text names no study."""
-    path = Path(text)
+    """The folder of the results of a study, given as such or as the study file; None: the text names no study.
+
+    Raises:
+        UsageError: It is the file of a study without results.
+        NoCheckpointError: There is nothing in that place, neither a run nor a study.
+    """
+    path = parse(text)
+    if not isinstance(path, Path):
+        return None
+    if not path.exists():
+        raise NoCheckpointError(f"{text}: no such file or folder, expected a run, a checkpoint or a study")
     if path.is_file() and path.suffix in (".yaml", ".yml"):
         path = Path("studies") / load_study(path).study.name
         if not (path / DATABASE).is_file():

@@ -210,6 +210,8 @@ def load_study(path: Path) -> LoadedStudy:
         BadJobError: One is not valid, a value of the space is not valid for the job, or a trial cannot train the job.
     """
     content = read_mapping(path, "study file")
+    if "program" in content and "space" not in content:
+        raise BadJobError(f"{path} is a job file, expected a study file")
     try:
         study = Study.model_validate(content)
     except ValidationError as error:

@@ -39,6 +39,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield service
 
 
+def test_the_command_says_what_it_starts_and_when_it_is_ready(served: Served) -> None:
+    first, second = served.screen.read_text().splitlines()[:2]
+    assert first == "net: starting a front and 2 members (importing TensorFlow takes some seconds)"
+    assert second.startswith(f"net is ready: http://127.0.0.1:{served.rest_port}/v2/models/net, gRPC port")
+
+
 def test_an_answer_over_rest_is_the_mean_of_the_members(served: Served) -> None:
     with served.client() as client:
         found, answer = client.infer(X)

@@ -97,8 +97,19 @@ class FrontConnection:
                 "metadata": self._metadata.model_dump(mode="json"),
             }
         )
+        # The front's connection to this address may wait since the death of the process before this one.
         with _losses():
+            wait_until(lambda: self._is_reached(text), FRONT_SECS, f"the front to reach {self._own.data}")
+
+    def _is_reached(self, text: str) -> bool:
+        """Asks the front for queries; False: it cannot fetch the request from this process, and has not seen it."""
+        try:
             self._repeated(self._join, text.encode())
+        except tf.errors.UnavailableError as error:
+            if self._own.data not in error.message:
+                raise
+            return False
+        return True
 
     def take(self) -> tuple[int, list[np.ndarray]]:
         """Waits for the next batch; its number, and the inputs in the order of the metadata.

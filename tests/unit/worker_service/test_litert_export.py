@@ -46,7 +46,8 @@ def test_an_int8_model_has_int8_weights_and_activations_and_its_loss_is_shown(tm
     types = [each["dtype"].__name__ for each in interpreter.get_tensor_details()]
     assert types.count("int8") == 3, "the kernel, and input and output of the layer"
     found = re.fullmatch(
-        rf".*; float .* bytes, {METRICS}; int8 .* bytes \(.*\), {METRICS}; calibrated on 40 training examples", summary
+        rf".*; float .* bytes, {METRICS}; int8 .* bytes \(.* of float\), {METRICS}; calibrated on 40 training examples",
+        summary,
     )
     assert found is not None, summary
     before, after = float(found[2]), float(found[4])
