@@ -17,7 +17,7 @@ START_SECS = 180.0
 STEP_SECS = 1.0
 """Longest mean step of any contender besides its wait, for deadlines."""
 Measures = dict[str, float]
-"""Figures of one run by their names in `results_page.MEASURES`."""
+"""Figures of one run by their names in `results.MEASURES`."""
 
 
 def compute(workload: Workload) -> Measures:

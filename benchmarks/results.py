@@ -11,6 +11,14 @@ from pathlib import Path
 from typing import Any
 
 STEP = "step_ms"
+MEASURES = {
+    "step_ms": "ms per step",
+    "mean_ms": "mean ms per step",
+    "cpu_ms": "CPU ms per step",
+    "cpu_ms_per_gradient": "CPU ms per gradient",
+    "memory_mb": "MB",
+}
+"""What is measured, by name, with its unit."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,11 @@ class Group:
     def add(self, contender: str, measures: Mapping[str, float]) -> None:
         """Adds one round of a contender."""
         self.rounds.setdefault(contender, []).append(dict(measures))
+
+    @property
+    def main_measure(self) -> str:
+        """What the first comparison is about."""
+        return self.comparisons[0].measure if self.comparisons else STEP
 
     def spread(self, contender: str, measure: str) -> Spread | None:
         """One measure of a contender; None if it was not measured."""

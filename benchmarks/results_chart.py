@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
-from benchmarks.results import STEP, Group, Spread
+from benchmarks.results import MEASURES, Group, Spread
 
 OWN, OTHER = "#4477aa", "#bbbbbb"
 WIDTH, LABELS, BARS, ROW, BAR, TITLE = 760, 250, 380, 22, 14, 34
-TITLES = {STEP: "ms per step", "memory_mb": "MB"}
-"""What is drawn: the first of these that a group has."""
 
 
 def chart(groups: Sequence[Group]) -> str:
@@ -28,9 +26,9 @@ def chart(groups: Sequence[Group]) -> str:
 
 
 def _panel(group: Group, top: float) -> list[str]:
-    measure = next((name for name in TITLES if any(group.spread(each, name) for each in group.rounds)), STEP)
+    measure = group.main_measure
     spreads = {name: spread for name in group.rounds if (spread := group.spread(name, measure)) is not None}
-    title = escape(f"{group.title}: {TITLES[measure]}")
+    title = escape(f"{group.title}: {MEASURES[measure]}")
     parts = [f'<text x="12" y="{top + 24:g}" font-weight="bold">{title}</text>']
     scale = BARS / max((spread.high for spread in spreads.values()), default=1.0)
     for index, (name, spread) in enumerate(spreads.items()):

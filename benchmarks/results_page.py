@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.results import Comparison, Group, Result, Spread
+from benchmarks.results import MEASURES, Comparison, Group, Result, Spread
 from benchmarks.results_chart import chart
 
 FOLDER = Path(__file__).parent
 NAMES = ("sync_step", "variables", "links", "simulated", "tls", "memory")
 """The results that the page has, in its order."""
-MEASURES = {
-    "step_ms": "ms per step",
-    "mean_ms": "mean ms per step",
-    "cpu_ms": "CPU ms per step",
-    "cpu_ms_per_gradient": "CPU ms per gradient",
-    "memory_mb": "MB",
-}
 HEAD = """# Results
 
 This page is generated from the files in [results](results) by the benchmarks, which

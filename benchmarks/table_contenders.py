@@ -120,7 +120,8 @@ class PsfleetFleet(Sized):
         # In async mode a step is the gradient of one worker.
         made = steps * (WORKERS if self.mode == "async" else 1)
         last = run.train(made).result(CALL_SECS)
-        lines = [json.loads(line) for line in (run.folder / STEPS_FILE).read_text().splitlines()]
+        file = run.folder / STEPS_FILE
+        lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
         return [each["secs"] for each in lines if last - made < each["step"] <= last][SETTLE_STEPS:]
 
 
@@ -165,7 +166,7 @@ def find_process(log: Path) -> int:
 
 
 def resident_bytes(pid: int) -> int:
-    """Physical memory of a process, without what its fork server has, too; 0 if it has ended."""
+    """Anonymous memory of a process, without the files that it maps; 0 if it has ended."""
     with suppress(OSError):
         for line in Path("/proc", str(pid), "status").read_text().splitlines():
             if line.startswith("RssAnon:"):

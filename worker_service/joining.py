@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import PsClient
-from psfleet.control.fleet_client import FleetClient, finish_each
+from psfleet.control.fleet_client import FleetClient, finish_each, is_over
 from psfleet.errors import LostPeerError, ReplacedError
 from psfleet.job.job import Job
 from psfleet.job.program_files import digest
@@ -97,7 +97,7 @@ def finish_as_chief(fleet: FleetClient, settings: Settings, job: Job, outcome: p
             raise LostPeerError(str(error)) from error
 
     num_informed = finish_each(fleet.ps, end)
-    if num_informed:
+    if is_over(outcome, num_informed):
         fleet.release_loaders(outcome)
     return num_informed
 

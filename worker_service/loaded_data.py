@@ -17,6 +17,7 @@ from psfleet.job.job import Job
 from psfleet.job.user_code import user_code
 from psfleet.tf.batching import padding_explained
 from worker_service.batch_reader import Batch, Reading
+from worker_service.broken_records import broken_file_named
 from worker_service.loader_watch import ANSWER_SECS, Loader, LoaderWatch
 from worker_service.random_data import calls_python
 
@@ -114,7 +115,7 @@ class LoadedData:
         watch.on_end(end)
         expected = 0
         while True:
-            with self._errors(watch, what):
+            with broken_file_named(numbered), self._errors(watch, what):
                 try:
                     number, *batch = next_element()
                 except tf.errors.OutOfRangeError:

@@ -12,6 +12,7 @@ import typer
 from psfleet.checkpoint import versions
 from psfleet.checkpoint.location import parse
 from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.cli.termination import ended_by_sigterm
 from psfleet.errors import DeadlineError, UsageError
 from psfleet.job.job import parse_job
 from psfleet.job.sections import Deadlines
@@ -67,7 +68,8 @@ def export(
         except subprocess.TimeoutExpired:
             raise DeadlineError(f"the export of step {checkpoint.step} as {kind}", secs) from None
 
-    found = versions.export_version(checkpoint, out, write)
+    with ended_by_sigterm():
+        found = versions.export_version(checkpoint, out, write)
     typer.echo(f"{found.folder}: {kind} of step {found.step}, {found.num_bytes:,} bytes; {found.summary}")
 
 

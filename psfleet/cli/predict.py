@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from psfleet.cli.output import progress_console
+from psfleet.cli.termination import ended_by_sigterm
 from psfleet.errors import SIGNAL_BASE, UsageError
 from psfleet.predictions import files
 from psfleet.predictions.driver import predict as predict_all
@@ -48,9 +49,14 @@ def predict(
     number = workers or max(1, int(num_cores()))
     began = time.monotonic()
     try:
-        shares = predict_all(found, data, out, number, lambda text: console.print(text, markup=False, highlight=False))
-    except KeyboardInterrupt:
+        with ended_by_sigterm():
+            shares = predict_all(
+                found, data, out, number, lambda text: console.print(text, markup=False, highlight=False)
+            )
+    except (KeyboardInterrupt, SystemExit) as error:
         console.print("interrupted: nothing was written", markup=False, highlight=False)
+        if isinstance(error, SystemExit):
+            raise
         raise typer.Exit(SIGNAL_BASE + signal.SIGINT) from None
     outputs = ", ".join(f"{each.name} {each.dtype} {[shares.num_examples, *each.shape]}" for each in shares.outputs)
     typer.echo(f"{out}: {outputs} of {found.name}, by {number} workers in {time.monotonic() - began:.1f} s")

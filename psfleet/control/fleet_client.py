@@ -70,9 +70,9 @@ class FleetClient:
         return states
 
     def finish(self, outcome: pb.Outcome) -> int:
-        """Ends the run on every ps, see `finish_each`, and then the loaders."""
+        """Ends the run on every ps, see `finish_each`, and then the loaders, if it `is_over`."""
         num_informed = finish_each(self.ps, lambda client: client.finish(outcome))
-        if num_informed:
+        if is_over(outcome, num_informed):
             self.release_loaders(outcome)
         return num_informed
 
@@ -117,6 +117,15 @@ class FleetClient:
 
         with ThreadPoolExecutor(max(1, len(loaders)), "call-loader") as executor:
             return list(executor.map(reply, loaders))
+
+
+def is_over(outcome: pb.Outcome, num_informed: int) -> bool:
+    """Whether no process trains on: a run that has failed continues if no ps knows of it, one that is done does not.
+
+    Args:
+        num_informed: Number of ps that have the outcome; those of a run that is done may have ended.
+    """
+    return outcome.exit_code == DONE or num_informed > 0
 
 
 def finish_each(ps: Sequence[PsClient], end: Callable[[PsClient], object]) -> int:

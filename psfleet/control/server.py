@@ -15,6 +15,7 @@ from psfleet.addresses import Address
 from psfleet.control import control_pb2_grpc, run_control_pb2_grpc
 from psfleet.control.clients import MAX_SESSIONS, ClientServicer
 from psfleet.control.credentials import CHANNEL_OPTIONS, RoleGuard, add_port
+from psfleet.control.watchers import Watchers
 from psfleet.errors import LostPeerError
 from psfleet.service import channel_options
 
@@ -37,7 +38,7 @@ def serving(
     clients: ClientServicer | None = None,
     run_control: run_control_pb2_grpc.RunControlServicer | None = None,
     worker_control: run_control_pb2_grpc.WorkerControlServicer | None = None,
-    is_watched: bool = False,
+    watchers: Watchers | None = None,
 ) -> Iterator[None]:
     """Serves on the control port of `address` until the context is left; with an identity, with mutual TLS.
 
@@ -46,18 +47,18 @@ def serving(
     Args:
         answered: Called after each health check to which this process answers that it is SERVING.
         clients: Of a process of a standing fleet.
-        is_watched: Whether peers watch the health of this process for as long as the run lasts. Unless `stopping` is
-            set, it serves them until they end, for `WATCHED_SECS` at most.
+        watchers: Counts the peers that watch the health of this process for as long as the run lasts. Unless
+            `stopping` is set, it serves them until they end, for `WATCHED_SECS` at most. None: no peer does.
 
     Raises:
         LostPeerError: The port is in use.
     """
-    attendance = channel_options.ATTENDANCE if is_watched or clients is not None else ()
+    attendance = channel_options.ATTENDANCE if watchers is not None or clients is not None else ()
     options = (*CHANNEL_OPTIONS, *attendance, ("grpc.so_reuseport", 0))
     num_threads = THREADS + (MAX_SESSIONS if clients is not None else 0)
     guards = () if identity is None else (RoleGuard(),)
     server = grpc.server(futures.ThreadPoolExecutor(num_threads, "control"), interceptors=guards, options=options)
-    checks = _Health(answered)
+    checks = _Health(answered, watchers)
     checks.set("", health_pb2.HealthCheckResponse.SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     if servicer is not None:
@@ -81,7 +82,7 @@ def serving(
     try:
         yield
     finally:
-        if is_watched and not (stopping is not None and stopping.is_set()):
+        if watchers is not None and not (stopping is not None and stopping.is_set()):
             # New calls are refused; the streams of health stay open.
             server.stop(grace=WATCHED_SECS).wait(WATCHED_SECS)
         checks.enter_graceful_shutdown()
@@ -91,9 +92,10 @@ def serving(
 class _Health(health.HealthServicer):
     """The standard health service; counts an answer only while its client still waits for it."""
 
-    def __init__(self, answered: Callable[[], None]) -> None:
+    def __init__(self, answered: Callable[[], None], watchers: Watchers | None) -> None:
         super().__init__()
         self._answered = answered
+        self._watchers = watchers
 
     def Check(self, request: health_pb2.HealthCheckRequest, context: grpc.ServicerContext) -> Any:
         """See `grpc.health.v1`."""
@@ -101,6 +103,12 @@ class _Health(health.HealthServicer):
         if context.is_active() and reply.status == health_pb2.HealthCheckResponse.SERVING:
             self._answered()
         return reply
+
+    def Watch(self, request: health_pb2.HealthCheckRequest, context: grpc.ServicerContext, *callback: Any) -> Any:
+        """See `grpc.health.v1`; gRPC gives a function that sends a reply, too."""
+        if self._watchers is not None:
+            self._watchers.add(context)
+        return super().Watch(request, context, *callback)
 
 
 def _end_health(checks: health.HealthServicer, stopping: threading.Event) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -62,6 +63,7 @@ class Batcher:
         max_rows: Of a batch; a query with more rows is a batch by itself.
         linger_secs: How long a query waits for others at most, unless too many batches are in flight.
         clock: Monotonic time in seconds.
+        max_wait_secs: A query that has waited longer, because of batches in flight, is refused.
     """
 
     def __init__(
@@ -70,23 +72,30 @@ class Batcher:
         max_rows: int,
         linger_secs: float,
         clock: Callable[[], float] = time.monotonic,
+        max_wait_secs: float = math.inf,
     ) -> None:
         self._ask = ask
         self._max_rows = max_rows
         self._linger_secs = linger_secs
         self._clock = clock
+        self._max_wait_secs = max_wait_secs
         self._groups: dict[Shapes, _Group] = {}
         self._in_flight: set[asyncio.Task[None]] = set()
 
     async def answer(self, inputs: Inputs) -> Combined:
-        """The answer to a query; raises what `ask` raises for its batch."""
+        """The answer to a query.
+
+        Raises:
+            QueryError: It has waited too long, or what `ask` raises for its batch.
+        """
         waiting = _Waiting(inputs, self._clock(), asyncio.get_running_loop().create_future())
         shapes = tuple(each.shape[1:] for each in inputs)
         group = self._groups.setdefault(shapes, _Group())
         group.queries.append(waiting)
-        if sum(each.rows for each in group.queries) >= self._max_rows:
+        # One that is due is sent when a batch in flight has ended; it may be long, and is not counted again.
+        if not group.is_due and sum(each.rows for each in group.queries) >= self._max_rows:
             self._make_due(shapes)
-        elif group.timer is None and not group.is_due:
+        elif not group.is_due and group.timer is None:
             loop = asyncio.get_running_loop()
             group.timer = loop.call_later(self._linger_secs, self._make_due, shapes)
         return await waiting.answer
@@ -113,14 +122,18 @@ class Batcher:
                 self._in_flight.add(task)
 
     def _taken(self, queries: list[_Waiting]) -> list[_Waiting]:
-        """Takes the first queries of a list, as many as fit into a batch; those that nobody waits for are dropped."""
+        """Takes the first queries of a list, as many as fit into a batch; drops those cancelled or too old."""
         batch: list[_Waiting] = []
-        rows = 0
+        rows, now = 0, self._clock()
         while queries and (not batch or rows + queries[0].rows <= self._max_rows):
             query = queries.pop(0)
-            if not query.answer.cancelled():
-                batch.append(query)
-                rows += query.rows
+            if query.answer.cancelled():
+                continue
+            if (waited_secs := now - query.arrived) > self._max_wait_secs:
+                query.answer.set_exception(_overload(waited_secs))
+                continue
+            batch.append(query)
+            rows += query.rows
         return batch
 
     async def _run(self, batch: list[_Waiting]) -> None:
@@ -145,6 +158,12 @@ class Batcher:
             for query in batch:
                 if not query.answer.done():
                     query.answer.set_exception(error)
+
+
+def _overload(waited_secs: float) -> QueryError:
+    return QueryError(
+        Status.UNAVAILABLE, f"the query has waited {waited_secs:.2f} s: more queries arrive than members answer"
+    )
 
 
 def _split(batch: list[_Waiting], found: Combined) -> None:

@@ -122,10 +122,9 @@ class _Guard(grpc.aio.ServerInterceptor):
         if handler is None or method in HEALTH or is_allowed(self._token, str(header)):
             return handler
 
-        async def refuse(request: Any, context: Any) -> None:
+        async def refuse(requests: Any, context: Any) -> None:
             text = f"the metadata {HEADER} have no valid token"
             await context.abort(grpc.StatusCode[Status.UNAUTHENTICATED.grpc], text)
 
-        return grpc.unary_unary_rpc_method_handler(
-            refuse, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
-        )
+        # Of a stream, because the server reads the message of a unary call before it calls the handler.
+        return grpc.stream_unary_rpc_method_handler(refuse)

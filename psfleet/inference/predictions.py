@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psfleet.inference.tensors import DATATYPES, ModelMetadata, TensorMetadata
+from psfleet.inference.tensors import DATATYPES, ModelMetadata, QueryError, Status, TensorMetadata
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,17 @@ def unfit(metadata: ModelMetadata, others: ModelMetadata | None, num_members: in
 
 
 def mean(values: Sequence[np.ndarray]) -> np.ndarray:
-    """The mean of equal shapes, in their type; a single value is returned as it is."""
+    """The mean of the values of one output, in their type; a single value is returned as it is.
+
+    Raises:
+        QueryError: Their shapes differ, in sizes that the metadata leave open.
+    """
     if len(values) == 1:
         return values[0]
+    other = next((each for each in values if each.shape != values[0].shape), None)
+    if other is not None:
+        shapes = f"{list(values[0].shape)} and {list(other.shape)}"
+        raise QueryError(Status.FAILED, f"members give outputs of shapes {shapes}, expected equal ones")
     return np.mean(np.stack(values), axis=0, dtype=np.float64).astype(values[0].dtype)
 
 

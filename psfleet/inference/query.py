@@ -55,8 +55,8 @@ def checked_inputs(query: Query, metadata: ModelMetadata) -> list[np.ndarray]:
     """The inputs of a query in the model's order.
 
     Raises:
-        QueryError: One is missing, unknown or twice there, has another datatype or shape, or has no rows, or another
-            number than the others; or an output is unknown.
+        QueryError: One is missing, unknown or twice there, has another datatype or shape, or has no rows or elements,
+            or another number of rows than the others; or an output is unknown.
     """
     names = [name for name, _ in query.inputs]
     known = [each.name for each in metadata.inputs]
@@ -90,9 +90,11 @@ def _checked(wanted: TensorMetadata, tensor: np.ndarray) -> np.ndarray:
     fits = len(shape) == len(wanted.shape) and all(
         size in (-1, found) for size, found in zip(wanted.shape, shape, strict=True)
     )
-    if not fits or not shape[0]:
+    # Rows without elements take no bytes: the limit of a message would not limit what the model computes.
+    if not fits or not tensor.size:
         raise QueryError(
             Status.INVALID,
-            f"input {wanted.name!r} has shape {list(shape)}, expected {list(wanted.shape)} with at least one row",
+            f"input {wanted.name!r} has shape {list(shape)}, expected {list(wanted.shape)} with at least one row "
+            "and no size 0",
         )
     return tensor

@@ -68,8 +68,14 @@ def application(service: ModelService, token: str) -> web.Application:
             return _error(error.status.http, str(error))
         except web.HTTPRequestEntityTooLarge:
             return _error(Status.TOO_LARGE.http, f"the body is larger than {service.max_query_bytes} bytes")
+        except web.RequestPayloadError as error:
+            reason = str(error).rpartition("\n")[2].strip()
+            return _error(Status.INVALID.http, f"the body cannot be read: {reason}")
         except web.HTTPException as error:
-            return _error(error.status, f"{request.method} {request.path}: {error.reason}")
+            found = _error(error.status, f"{request.method} {request.path}: {error.reason}")
+            if "Allow" in error.headers:
+                found.headers["Allow"] = error.headers["Allow"]
+            return found
 
     app = web.Application(middlewares=[errors_as_json], client_max_size=service.max_query_bytes)
     handlers = _Handlers(service)

@@ -38,8 +38,10 @@ def parse_query(model: str, version: str, body: bytes, json_length: str | None) 
     Raises:
         QueryError: The body is not a query.
     """
-    end = len(body) if json_length is None else int(json_length) if json_length.isdecimal() else -1
-    if not 0 <= end <= len(body):
+    # Not more digits than the body's: Python converts a few thousand only.
+    is_length = json_length is None or (json_length.isdecimal() and len(json_length) <= len(str(len(body))))
+    end = int(json_length) if json_length is not None and is_length else len(body)
+    if not is_length or end > len(body):
         raise QueryError(Status.INVALID, f"the length of the JSON is {json_length}, expected at most {len(body)}")
     try:
         content = json.loads(body[:end])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from enum import Enum
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,12 @@ DATATYPES: dict[str, type] = {
 BYTES = "BYTES"
 LENGTH_BYTES = 4
 """Of the length before each element of BYTES, little-endian."""
+MAX_DIMENSIONS = 64
+"""Of a tensor, as of NumPy's arrays."""
+MAX_SIZE = 2**63 - 1
+"""Of a dimension, as in the messages of gRPC."""
+MAX_MESSAGE_CHARACTERS = 600
+"""Of an error. gRPC sends it in trailers, 12 bytes for a character at most; clients may refuse trailers of 8 KiB."""
 
 
 class Status(Enum):
@@ -49,10 +56,11 @@ class Status(Enum):
 
 
 class QueryError(PsfleetError):
-    """A query has no answer; the client gets the message."""
+    """A query has no answer; the client gets the message, or the beginning of a long one."""
 
     def __init__(self, status: Status, message: str) -> None:
-        super().__init__(message)
+        is_long = len(message) > MAX_MESSAGE_CHARACTERS
+        super().__init__(f"{message[: MAX_MESSAGE_CHARACTERS - 1]}…" if is_long else message)
         self.status = status
 
 
@@ -86,17 +94,14 @@ def datatype_of(dtype: Any) -> str:
     return next((name for name, each in DATATYPES.items() if np.dtype(each) == wanted), "")
 
 
-def from_list(name: str, datatype: str, shape: Sequence[int], data: Any) -> np.ndarray:
+def from_list(name: str, datatype: str, shape: Sequence[int], data: list[Any]) -> np.ndarray:
     """A tensor whose elements are in a flat or nested list.
 
     Raises:
         QueryError: The datatype is none, or the elements do not fit datatype and shape.
     """
     dtype = _dtype(name, datatype)
-    try:
-        flat = list(_elements(data))
-    except RecursionError as error:
-        raise QueryError(Status.INVALID, f"input {name!r} has too many nested lists") from error
+    flat = _flat(name, data)
     _check_count(name, shape, len(flat))
     try:
         if datatype == BYTES:
@@ -106,7 +111,7 @@ def from_list(name: str, datatype: str, shape: Sequence[int], data: Any) -> np.n
             array = _numbers(name, datatype, dtype, flat)
     except (TypeError, ValueError, OverflowError) as error:
         raise QueryError(Status.INVALID, f"input {name!r}: {error}, expected elements of {datatype}") from error
-    return array.reshape(shape)
+    return _reshaped(name, array, shape)
 
 
 def from_bytes(name: str, datatype: str, shape: Sequence[int], data: bytes) -> np.ndarray:
@@ -121,13 +126,13 @@ def from_bytes(name: str, datatype: str, shape: Sequence[int], data: bytes) -> n
         _check_count(name, shape, len(elements))
         array = np.empty(len(elements), np.object_)
         array[:] = elements
-        return array.reshape(shape)
+        return _reshaped(name, array, shape)
     expected = _count(name, shape) * dtype.itemsize
     if len(data) != expected:
         raise QueryError(
             Status.INVALID, f"input {name!r} has {len(data)} bytes, expected {expected} for {datatype} {list(shape)}"
         )
-    return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype, copy=False).reshape(shape)
+    return _reshaped(name, np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype, copy=False), shape)
 
 
 def to_bytes(array: np.ndarray) -> bytes:
@@ -152,27 +157,37 @@ def _dtype(name: str, datatype: str) -> np.dtype[Any]:
     return np.dtype(DATATYPES[datatype])
 
 
-def _elements(data: Any) -> Any:
-    if not isinstance(data, list):
-        yield data
-        return
-    for each in data:
-        yield from _elements(each)
+def _flat(name: str, data: list[Any]) -> list[Any]:
+    """The elements of nested lists; each level is read once, so that its time does not depend on the depth."""
+    while list in (kinds := set(map(type, data))):
+        if len(kinds) > 1:
+            raise QueryError(
+                Status.INVALID, f"input {name!r} has a list beside an element, expected lists of one depth"
+            )
+        data = list(chain.from_iterable(data))
+    return data
 
 
 def _numbers(name: str, datatype: str, dtype: np.dtype[Any], flat: list[Any]) -> np.ndarray:
     """Numbers that are not rounded to fit an integer type, and no text that NumPy would parse."""
-    wanted = bool if dtype == np.bool_ else (int, float)
-    if not all(isinstance(each, wanted) and (dtype == np.bool_ or not isinstance(each, bool)) for each in flat):
+    kinds = set(map(type, flat))
+    if not kinds <= ({bool} if dtype == np.bool_ else {int, float}):
         raise QueryError(Status.INVALID, f"input {name!r} has an element of another kind, expected {datatype}")
-    if np.issubdtype(dtype, np.integer) and not all(isinstance(each, int) for each in flat):
+    if np.issubdtype(dtype, np.integer) and float in kinds:
         raise QueryError(Status.INVALID, f"input {name!r} has a fraction, expected {datatype}")
     return np.array(flat, dtype)
 
 
 def _count(name: str, shape: Sequence[int]) -> int:
-    if any(isinstance(each, bool) or not isinstance(each, int) or each < 0 for each in shape):
-        raise QueryError(Status.INVALID, f"input {name!r} has shape {list(shape)}, expected whole numbers from 0")
+    # Both limits keep the product, and its text, short.
+    if len(shape) > MAX_DIMENSIONS:
+        raise QueryError(
+            Status.INVALID, f"input {name!r} has {len(shape)} dimensions, expected at most {MAX_DIMENSIONS}"
+        )
+    if any(isinstance(each, bool) or not isinstance(each, int) or not 0 <= each <= MAX_SIZE for each in shape):
+        raise QueryError(
+            Status.INVALID, f"input {name!r} has shape {list(shape)}, expected whole numbers from 0 to {MAX_SIZE}"
+        )
     return math.prod(shape)
 
 
@@ -181,6 +196,16 @@ def _check_count(name: str, shape: Sequence[int], found: int) -> None:
         raise QueryError(
             Status.INVALID, f"input {name!r} has {found} elements, expected {math.prod(shape)} for shape {list(shape)}"
         )
+
+
+def _reshaped(name: str, array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """An array of so many elements in a shape: NumPy limits the dimensions, also of an array without elements."""
+    try:
+        return array.reshape(shape)
+    except ValueError as error:
+        raise QueryError(
+            Status.INVALID, f"input {name!r} has shape {list(shape)}, which no array can have: {error}"
+        ) from error
 
 
 def _prefixed(name: str, data: bytes) -> list[bytes]:

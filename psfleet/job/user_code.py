@@ -30,7 +30,7 @@ _MACHINERY = re.compile(
 _IN_GRAPH = "Graph execution error:"
 """Header of the message of an operation of a `tf.function`; after it is where in the program the operation was made."""
 
-_ORIGIN = re.compile(r'File "|Detected at node |<stack traces unavailable>')
+_ORIGIN = re.compile(r'File "|Detected at node |Node: |<stack traces unavailable>')
 """Start of a line about that place."""
 
 _EMBEDDED = "Traceback (most recent call last):\n"

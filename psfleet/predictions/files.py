@@ -93,7 +93,7 @@ def write(shares: Shares, out: Path, temporary: Path) -> None:
         temporary: The file that is written.
 
     Raises:
-        UsageError: Parquet has no type for an output.
+        UsageError: Parquet has no type for an output, or it has no elements.
         OSError: The file cannot be written.
     """
     if out.suffix == NPZ:
@@ -142,6 +142,8 @@ def _arrow_type(pyarrow: Any, output: Output) -> Any:
         kind = pyarrow.from_numpy_dtype(np.dtype(output.dtype))
     except (pyarrow.ArrowNotImplementedError, TypeError) as error:
         raise UsageError(f"output {output.name} is {output.dtype}, which Parquet has not, expected {NPZ}") from error
+    if 0 in output.shape:
+        raise UsageError(f"output {output.name} has shape {output.shape}, which Parquet has not, expected {NPZ}")
     for size in reversed(output.shape):
         kind = pyarrow.list_(kind, size)
     return kind

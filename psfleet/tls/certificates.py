@@ -150,7 +150,7 @@ def ensure(folder: Path, days: int = DAYS, lasting: timedelta = timedelta()) -> 
 
 def _lasting(folder: Path, lasting: timedelta) -> datetime | None:
     """Expiry of the first certificate that ends; None if they are to be renewed. See `ensure`."""
-    roles = [role for role in ROLES if role != LOADER or (folder / role).exists()]
+    roles = [role for role in ROLES if role != LOADER or (folder / role / CERTIFICATE).exists()]
     try:
         leaves = [x509.load_pem_x509_certificate((folder / role / CERTIFICATE).read_bytes()) for role in roles]
     except (OSError, ValueError) as error:

@@ -28,12 +28,23 @@ PROGRAM = SUPPORT / "programs" / "loaded_program.py"
 STEPS = 300
 PACE_SECS = 0.03
 """For each of the four examples of a batch."""
-JOB = {
+JOB: dict[str, Any] = {
     "program": "loaded_program:build",
     "optimizer": {"name": "sgd", "learning_rate": 0.05},
     "train": {"steps": STEPS, "batch_size": 4, "shuffle": 16, "seed": 7},
     "device": {"intra_op_threads": 1},
 }
+STRANGER = """
+import json, sys
+from pathlib import Path
+sys.path.append("/support")
+from compose_stranger import PORTS, is_open, tunnels
+host, *owners = sys.argv[1:]
+found = {owner: tunnels([host], Path("/certificates", owner)) for owner in owners}
+found["without"] = tunnels([host], None)
+found["ports"] = [port for port in PORTS if is_open(host, port)]
+print(json.dumps(found))
+"""
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -53,12 +64,13 @@ def unloaded(folder: Path, seen: Fleet) -> np.ndarray:
     return weights(folder)
 
 
-def stranger(seen: Fleet, folder: Path) -> dict[str, Any]:
-    """What a container on the fleet's own network can do at a loader with the certificate in a folder."""
-    script = SUPPORT / "compose_stranger.py"
-    mounts = ("--volume", f"{script}:/stranger.py:ro", "--volume", f"{folder}:/others:ro")
-    network = ("--network", seen.network(FLEET), "--entrypoint", "python")
-    found = docker("run", "--rm", *network, *mounts, WORKER_IMAGE, "/stranger.py", "/others", seen.name, "loader-0")
+def reached(seen: Fleet, owners: dict[str, Path]) -> dict[str, list[object]]:
+    """What a container on the fleet's own network reaches of loader 0: ports, and tunnels by owner of a certificate."""
+    folders = {"/support": SUPPORT, **{f"/certificates/{owner}": folder for owner, folder in owners.items()}}
+    mounts = [word for target, folder in folders.items() for word in ("--volume", f"{folder}:{target}:ro")]
+    options = ("--rm", "--network", seen.network(FLEET), "--entrypoint", "python", *mounts)
+    words = ("-c", STRANGER, f"{seen.name}-loader-0", *owners)
+    found = docker("run", *options, WORKER_IMAGE, *words, timeout_secs=START_SECS)
     return dict(json.loads(found.stdout.splitlines()[-1]))
 
 
@@ -104,21 +116,28 @@ def test_a_loader_whose_restarts_are_used_up_ends_the_run_and_is_named(tmp_path:
 
 def test_with_tls_only_workers_get_into_a_loader_and_a_killed_one_costs_no_step(tmp_path: Path) -> None:
     certificates.make(tmp_path / "others")
-    job = {**JOB, "tls": True, "fleet": {"ps": 1, "workers": 2}, "input": {"from": "loaders", "loaders": 2}}
+    steps = 2 * STEPS
+    job = {
+        **JOB,
+        "train": {**JOB["train"], "steps": steps},
+        "tls": True,
+        "fleet": {"ps": 1, "workers": 2},
+        "input": {"from": "loaders", "loaders": 2},
+    }
     with fleet(tmp_path / "job", PACE_SECS, programs=(PROGRAM,), **job) as seen:
         seen.up()
         seen.wait_for_step(5)
-        refused = stranger(seen, tmp_path / "others" / "worker")
-        by_loader, by_worker = (stranger(seen, certificates_folder(seen.name) / role) for role in ("loader", "worker"))
+        own = certificates_folder(seen.name)
+        owners = {"others": tmp_path / "others" / "worker", "loader": own / "loader", "worker": own / "worker"}
+        found = reached(seen, owners)
         seen.kill_inside("loader-0")
         seen.wait_for(lambda: len(seen.entries("restarted")) == 1, START_SECS, "the chief to find the new process")
         assert seen.end() == 0, seen.tails()
         report = Report.read(seen.out)
         lost = [*seen.entries("loader_lost"), *seen.entries("loader_lost", "worker")]
         expected = unloaded(tmp_path / "unloaded", seen)
-    assert not any(refused.values()), refused
-    assert not any(by_loader.values()), "a loader is no one that another one lets in"
-    assert by_worker["tunnels_with_other_certificate"] == ["loader-0", "loader-0"], "what the others tried works"
+    both = [f"{seen.name}-loader-0"] * 2
+    assert found == {"others": [], "loader": [], "worker": both, "without": [], "ports": []}
     assert len(lost) == 1
-    assert (report.gradients.pushed, report.gradients.used) == (2 * STEPS, 2 * STEPS)
+    assert (report.gradients.pushed, report.gradients.used) == (2 * steps, 2 * steps)
     np.testing.assert_allclose(weights(seen.out), expected, rtol=0, atol=1e-6)

@@ -80,11 +80,12 @@ def test_a_frozen_worker_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.extended
-def test_an_interrupted_command_leaves_no_process_and_no_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_command_leaves_no_process_and_no_file(tmp_path: Path, number: signal.Signals) -> None:
     folder = _run_folder(tmp_path)
     driver, readers = _held(folder)
-    driver.send_signal(signal.SIGINT)
-    assert driver.wait() == 130, (folder / "screen").read_text()
+    driver.send_signal(number)
+    assert driver.wait() == 128 + number, (folder / "screen").read_text()
     assert "interrupted: nothing was written" in (folder / "screen").read_text()
     assert not [pid for pid in readers if Path("/proc", str(pid)).exists()]
     assert not _left(folder)

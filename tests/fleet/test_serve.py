@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from support.served import Served, query, serving
 
 from psfleet.inference import open_inference_pb2 as pb
 from psfleet.inference.open_inference_pb2_grpc import GRPCInferenceServiceStub
+from psfleet.job.service_access import BETWEEN_GRAPH, IN_GRAPH
 from psfleet.processes.ports import free_addresses
 
 MEAN = 2 * (X @ KERNEL + BIAS)
@@ -82,6 +84,16 @@ def test_an_answer_over_grpc_has_the_form_of_the_query(served: Served, is_raw: b
         (output,) = answer.outputs
         found = np.frombuffer(answer.raw_output_contents[0], np.float32) if is_raw else output.contents.fp32_contents
         np.testing.assert_allclose(np.reshape(found, output.shape), MEAN, rtol=1e-6)
+
+
+def test_the_client_of_the_documentation_gets_answers(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    (client,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    url = "http://127.0.0.1:8000/v2/models/digits"
+    assert url in client
+    exec(client.replace(url, f"http://127.0.0.1:{served.rest_port}/v2/models/net"), {})
+    bias = (2 * BIAS).tolist()
+    assert capsys.readouterr().out == f"[2, 3] {bias * 2}\nstep 5 by 2 of 2 members\n"
 
 
 TRITON = """
@@ -158,14 +170,17 @@ def test_nan_passes(served: Served) -> None:
     np.testing.assert_allclose(found[1], MEAN[0], rtol=1e-6)
 
 
-@pytest.mark.parametrize(("clients", "each"), first_rows([(8, 25), (16, 625)], 1))
+@pytest.mark.parametrize(
+    ("mode", "clients", "each"),
+    first_rows([(BETWEEN_GRAPH, 8, 25), (BETWEEN_GRAPH, 16, 625), (IN_GRAPH, 16, 625)]),
+)
 def test_concurrent_queries_get_their_own_answers_through_a_swap_of_versions(
-    tmp_path: Path, clients: int, each: int
+    tmp_path: Path, mode: str, clients: int, each: int
 ) -> None:
     """Step s has s + 1 times the weights, so that each answer shows with which it was made."""
     trained(tmp_path)
     (address,) = free_addresses(1)
-    with serving(tmp_path, ["."], "--metrics-port", str(address.port)) as service:
+    with serving(tmp_path, ["."], "--members", mode, "--metrics-port", str(address.port)) as service:
 
         def ask(client_number: int) -> list[str]:
             versions = []

@@ -15,7 +15,7 @@ from psfleet.checkpoint.store_client import StoreError
 from psfleet.checkpoint.tensors import check_tensors
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import CALL_SECS
-from psfleet.control.fleet_client import FINISH_SECS, FleetClient
+from psfleet.control.fleet_client import FINISH_SECS, RELEASE_SECS, FleetClient
 from psfleet.errors import DONE, PsfleetError, StoppedError
 from psfleet.job.job import Job
 from psfleet.job.program import load_program
@@ -118,7 +118,7 @@ def conclude(settings: Settings, fleet: FleetClient, stop: Stop, checkpoint: Che
     )
     finishing.start()
     conclusion.report(front, layout)
-    finishing.join(FINISH_SECS + CALL_SECS)
+    finishing.join(FINISH_SECS + CALL_SECS + RELEASE_SECS)
     return DONE
 
 

@@ -30,11 +30,12 @@ class Members:
         target: Session target of this process's server.
         ensemble: Of the service.
         route: Of an in-graph service; None: each member gets queries by its link.
-        failed: Called with the error if a member does not fit the others before all were ready.
+        failed: Called with the error if a member does not fit the others before all were ready, or none can join any
+            more.
     """
 
     def __init__(
-        self, target: str, ensemble: Ensemble, route: GraphRoute | None, failed: Callable[[BadJobError], object]
+        self, target: str, ensemble: Ensemble, route: GraphRoute | None, failed: Callable[[BaseException], object]
     ) -> None:
         self._target = target
         self._ensemble = ensemble
@@ -55,18 +56,23 @@ class Members:
         threading.Thread(target=self._receive_all, name="joins", daemon=True).start()
 
     def _receive_all(self) -> None:
-        while True:
-            join = json.loads(self._take())
-            metadata = ModelMetadata.model_validate(join["metadata"])
-            index = int(join["index"])
+        try:
+            while True:
+                self._receive(json.loads(self._take()))
+        except Exception as error:
+            self._loop.call_soon_threadsafe(self._failed, error)
 
-            def received(link: MemberLink, number: int, prediction: Prediction, index: int = index) -> None:
-                now = self._loop.time()
-                self._loop.call_soon_threadsafe(self._ensemble.reply, index, link, number, prediction, now)
+    def _receive(self, join: Mapping[str, Any]) -> None:
+        metadata = ModelMetadata.model_validate(join["metadata"])
+        index = int(join["index"])
 
-            link = MemberLink(self._target, join["name"], metadata, received)
-            link.start()
-            self._loop.call_soon_threadsafe(self._add, index, link, join, metadata)
+        def received(link: MemberLink, number: int, prediction: Prediction) -> None:
+            now = self._loop.time()
+            self._loop.call_soon_threadsafe(self._ensemble.reply, index, link, number, prediction, now)
+
+        link = MemberLink(self._target, join["name"], metadata, received)
+        link.start()
+        self._loop.call_soon_threadsafe(self._add, index, link, join, metadata)
 
     def _add(self, index: int, link: MemberLink, join: Mapping[str, Any], metadata: ModelMetadata) -> None:
         step = int(join["step"])

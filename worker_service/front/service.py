@@ -31,6 +31,10 @@ logger = logging.getLogger("psfleet.front")
 ROLE = "front"
 PROBE_SECS = 1.0
 """Interval of signs of life to members, and of looks who answers again."""
+LOOP_SECS = 30.0
+"""Until the event loop, which has something to do in each interval, has done anything."""
+MAX_WAIT = 2.0
+"""Timeouts that a query may wait before it is sent to members; the batches in flight before it end within one."""
 DRAIN_SECS = 10.0
 """How long queries that were asked before the end may take."""
 
@@ -46,35 +50,50 @@ def serve(settings: Settings, stop: Stop) -> int:
     access = settings.service
     if access is None or access.options is None:
         raise BadJobError("PSFLEET_SERVICE is missing, expected access of a front to a service as JSON")
-    SignsOfLife(life_file(settings.out, ROLE, settings.index)).start()
+    life = SignsOfLife(life_file(settings.out, ROLE, settings.index))
+    life.start()
     target = boot(settings.address, None)
     metrics = ServiceMetrics(access.name)
     with exposing(settings, metrics.read):
         # Not asyncio.run: it replaces the handling of signals.
         loop = asyncio.new_event_loop()
-        loop.run_until_complete(_serve(access, access.options, settings.address, target, metrics, stop))
+        loop.run_until_complete(_serve(access, access.options, settings.address, target, metrics, life, stop))
     raise stop.error()
 
 
+async def watch(ensemble: Ensemble, metrics: ServiceMetrics, life: SignsOfLife, stop: Stop) -> None:
+    """Has members give signs of life, and the event loop that this runs in, until a signal comes."""
+    while not stop.event.is_set():
+        life.begin("the event loop", LOOP_SECS)
+        ensemble.probe(asyncio.get_running_loop().time())
+        metrics.num_ready = ensemble.num_ready
+        await asyncio.sleep(PROBE_SECS)
+
+
 async def _serve(
-    access: ServiceAccess, options: FrontOptions, own: Address, target: str, metrics: ServiceMetrics, stop: Stop
+    access: ServiceAccess,
+    options: FrontOptions,
+    own: Address,
+    target: str,
+    metrics: ServiceMetrics,
+    life: SignsOfLife,
+    stop: Stop,
 ) -> None:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
     token = read_token(options.host, Path(options.token_file) if options.token_file else None)
     ensemble = Ensemble(access.name, access.num_members, options.timeout_secs)
-    batcher = Batcher(ensemble.ask, options.max_batch_rows, options.linger_secs, loop.time)
+    max_wait_secs = MAX_WAIT * options.timeout_secs
+    batcher = Batcher(ensemble.ask, options.max_batch_rows, options.linger_secs, loop.time, max_wait_secs)
     service = ModelService(access.name, ensemble, batcher, metrics, options.max_query_bytes)
 
-    def fail(error: BadJobError) -> None:
+    def fail(error: BaseException) -> None:
         if not ended.done():
             ended.set_exception(error)
 
-    async def watch() -> None:
-        while not stop.event.is_set():
-            ensemble.probe(loop.time())
-            metrics.num_ready = ensemble.num_ready
-            await asyncio.sleep(PROBE_SECS)
+    def check(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            fail(error)
 
     def end() -> None:
         if not ended.done():
@@ -84,11 +103,13 @@ async def _serve(
         stop.event.wait()
         loop.call_soon_threadsafe(end)
 
-    tasks = [loop.create_task(watch())]
+    tasks = [loop.create_task(watch(ensemble, metrics, life, stop))]
     route = None
     if access.mode == IN_GRAPH:
         ensemble.route = route = GraphRoute(target, own, ensemble, options.timeout_secs)
         tasks.append(loop.create_task(route.keep()))
+    for task in tasks:
+        task.add_done_callback(check)
     Members(target, ensemble, route, fail).start()
     waiting = loop.run_in_executor(None, stopped)
     async with AsyncExitStack() as servers:

@@ -6,7 +6,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 import grpc
@@ -18,7 +18,9 @@ from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
 from psfleet.control.credentials import read_identity
 from psfleet.control.server import serving
+from psfleet.control.watchers import Watchers
 from psfleet.errors import BadJobError, DeadlineError, LostPeerError
+from psfleet.job.sections import Deadlines
 from psfleet.service.metrics import BUILD_INFO, Reading, Readings
 from psfleet.service.metrics_server import exposing
 from psfleet.service.process import Stop
@@ -28,6 +30,7 @@ from psfleet.tf.loopback import on_loopback
 from psfleet.tls.data_plane import check_loopback
 from psfleet.tls.listeners import process_listens_on_loopback_alone
 from psfleet.tls.loader_plane import LoaderPlane, loader_plane
+from worker_service.build_deadline import DEADLINES
 
 logger = logging.getLogger("psfleet.loader")
 
@@ -41,7 +44,7 @@ def serve(settings: Settings, stop: Stop) -> int:
     Raises:
         BadJobError: The job or the run's name is missing; with TLS, the certificate or stunnel is.
         LostPeerError: A port is taken.
-        DeadlineError: No worker called for the job's `deadlines.stall_secs`.
+        DeadlineError: No worker called in time, see `LoaderServicer.require_caller`.
         StoppedError: A signal came first.
     """
     if settings.job is None or not settings.run:
@@ -52,14 +55,16 @@ def serve(settings: Settings, stop: Stop) -> int:
     with loader_plane(settings, identity) as plane:
         servers = data_service(plane)
         with (
-            serving(settings.address, servicer, identity, stop.event, stop.probes.note_answer, is_watched=True),
+            serving(
+                settings.address, servicer, identity, stop.event, stop.probes.note_answer, watchers=servicer.watchers
+            ),
             exposing(settings, lambda: _metrics(settings)),
         ):
             logger.info("loader is ready at %s", settings.address.data, extra={"event": "starting"})
             while not servicer.finished.wait(LOOK_SECS):
                 if stop.event.is_set():
                     raise stop.error()
-                servicer.require_caller(settings.job.deadlines.stall_secs)
+                servicer.require_caller(settings.job.deadlines)
         del servers
     return servicer.exit_code
 
@@ -111,38 +116,49 @@ def _bound(address: Address) -> AbstractContextManager[None]:
 
 
 class LoaderServicer(control_pb2_grpc.ShardControlServicer):
-    """The control plane of a loader: the chief looks at its process, and a worker ends it with the run.
+    """The control plane of a loader: the chief looks at its process, workers watch it, and one ends it with the run.
 
     Args of the constructor:
         run: The run's id.
         cause: Why this process was restarted; empty at its first start.
+        clock: Monotonic, in seconds.
 
     Attributes:
         finished: Set once the run is over.
         exit_code: That of the run.
+        watchers: The workers that read from this loader.
     """
 
-    def __init__(self, run: str, cause: str = "") -> None:
+    def __init__(self, run: str, cause: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self.finished = threading.Event()
         self.exit_code = 0
+        self.watchers = Watchers()
         self._run = run
-        # Monotonic, in seconds. None: no worker has begun yet, however long that takes, as after the first start.
-        self._called: float | None = time.monotonic() if cause else None
+        self._clock = clock
+        self._called = clock()
+        # Whether the chief may have called a process of this loader.
+        self._was_called = bool(cause)
         self._state = pb.ShardState(run=run, process=secrets.token_hex(8), cause=cause)
 
     def Describe(self, request: pb.DescribeRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""
-        self._called = time.monotonic()
+        self._note_call()
         return self._state
 
-    def require_caller(self, secs: float) -> None:
-        """Checks that the chief has called in the last seconds: a loader that missed the run's end would never end.
+    def require_caller(self, deadlines: Deadlines) -> None:
+        """Checks that the chief has called lately, or that a worker reads: one that missed the run's end would not end.
+
+        The first call comes once the chief has found all ps and has built the model. Workers train without a chief
+        until another process replaces it.
 
         Raises:
-            DeadlineError: It has not.
+            DeadlineError: No call has come in time.
         """
-        if self._called is not None and time.monotonic() - self._called > secs:
-            raise DeadlineError("a call of the chief", secs)
+        if self.watchers.number:
+            self._note_call()
+        secs = deadlines.stall_secs if self._was_called else deadlines.start_secs + DEADLINES * deadlines.first_secs
+        if self._clock() - self._called > secs:
+            raise DeadlineError("a call of the chief or of a worker", secs)
 
     def Finish(self, request: pb.FinishRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""
@@ -152,3 +168,6 @@ class LoaderServicer(control_pb2_grpc.ShardControlServicer):
         self.exit_code = request.outcome.exit_code
         self.finished.set()
         return pb.ShardState(run=self._run, outcome=request.outcome)
+
+    def _note_call(self) -> None:
+        self._called, self._was_called = self._clock(), True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Self
 
 import numpy as np
 from tensorflow.python.ops import script_ops
@@ -15,7 +16,7 @@ logger = logging.getLogger("psfleet.member")
 
 
 class PredictFunction:
-    """The function of this process, from now on.
+    """Context manager for the function of this process.
 
     Args of the constructor:
         model: Predicts; has weights.
@@ -23,8 +24,14 @@ class PredictFunction:
 
     def __init__(self, model: ServedModel) -> None:
         self._model = model
+
+    def __enter__(self) -> Self:
         # The registry of tf.py_function, which has no public call to choose the token; it keeps weak references.
         script_ops._py_funcs._funcs[PREDICT] = self
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        del script_ops._py_funcs._funcs[PREDICT]
 
     def __call__(self, *inputs: np.ndarray) -> list[np.ndarray]:
         """Step of the weights, error, and the outputs; called by TensorFlow."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections.abc import Callable
 
 from psfleet.checkpoint import export, store
 from psfleet.checkpoint.location import parse
@@ -18,24 +20,31 @@ LOOK_SECS = 0.5
 """Interval for the newest checkpoint on a disk, of which a look reads one manifest."""
 SLOW_LOOK_SECS = 10.0
 """Interval for an object store, where each look is a request, and for the best checkpoint, which each look verifies."""
+INVALID_SECS = 60.0
+"""Interval for one that is not valid: to find that out reads it, and logs a warning."""
 
 
 class NewerWeights:
     """The thread that looks; `taken` is called by another one.
 
-    A checkpoint that cannot be read is logged and looked for again: the member answers with the weights that it has.
+    A checkpoint that cannot be read is logged, and read again after a minute. The member answers with the weights that
+    it has.
 
     Args of the constructor:
         source: A trial, or a checkpoint of a given step, has no newer weights.
         origin: Of the weights that the member has.
+        clock: Monotonic time in seconds.
     """
 
-    def __init__(self, source: MemberSource, origin: str) -> None:
+    def __init__(self, source: MemberSource, origin: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._source = source
         self._origin = origin
         self._lock = threading.Lock()
         self._newer: Weights | None = None
         self._problem = ""
+        self._clock = clock
+        self._newest = self._invalid = ""
+        self._verified = 0.0
 
     def start(self) -> None:
         """Starts the thread, if there can be newer weights."""
@@ -55,9 +64,11 @@ class NewerWeights:
                 return
             checkpoint = found_checkpoint(self._source)
             if origin_of(checkpoint) == self._origin:
+                self._invalid, self._verified = self._newest, self._clock()
                 return
             weights = checkpoint_weights(checkpoint)
         except (PsfleetError, OSError) as error:
+            self._invalid, self._verified = self._newest, self._clock()
             if str(error) != self._problem:
                 logger.warning("no newer checkpoint: %s", error)
             self._problem = str(error)
@@ -67,12 +78,16 @@ class NewerWeights:
         self._origin, self._problem = weights.origin, ""
 
     def _has_changed(self) -> bool:
-        """Whether the newest checkpoint is another one, without verifying it."""
+        """Whether the newest checkpoint is another one, without verifying it; not if it was just found invalid."""
         if self._source.best:
             return True
         assert self._source.run is not None, "of a run"
         newest = store.newest_committed(export.root_of_run(parse(self._source.run)))
-        return newest is not None and origin_of(newest) != self._origin
+        if newest is None:
+            return False
+        self._newest = origin_of(newest)
+        is_invalid = self._newest == self._invalid and self._clock() - self._verified < INVALID_SECS
+        return self._newest != self._origin and not is_invalid
 
     def _look_forever(self) -> None:
         assert self._source.run is not None, "of a run"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 
 from psfleet.addresses import Address
@@ -43,29 +42,38 @@ def serve(settings: Settings, stop: Stop) -> int:
     life.begin(f"program {job.program!r} to be loaded and built", job.deadlines.first_secs)
     model = ServedModel(job, folder)
     model.assign(weights)
-    # Kept here: the registry of such functions does not.
-    function = PredictFunction(model)
     life.begin("the front")
     boot(settings.address, job.device)
     newer = NewerWeights(access.member, weights.origin)
     front = Address.parse(access.front)
-    with FrontConnection(front, settings.address, settings.index, model.metadata, job.device) as connection:
+    with (
+        PredictFunction(model),
+        FrontConnection(front, settings.address, settings.index, model.metadata, job.device) as connection,
+    ):
         newer.start()
         connection.join(weights.step)
         _log(weights.step)
-        _answer(connection, model, newer, life, stop)
-    del function
+        answer_all(connection, model, newer, life, stop, job.deadlines.stall_secs)
     raise stop.error()
 
 
-def _answer(
-    connection: FrontConnection, model: ServedModel, newer: NewerWeights, life: SignsOfLife, stop: Stop
+def answer_all(
+    connection: FrontConnection,
+    model: ServedModel,
+    newer: NewerWeights,
+    life: SignsOfLife,
+    stop: Stop,
+    predict_secs: float,
 ) -> None:
-    """Answers one batch after the other, each with one version of the weights."""
+    """Answers one batch after the other, each with one version of the weights, until a signal comes.
+
+    Args:
+        predict_secs: Deadline of a prediction; the process ends when it expires.
+    """
     while not stop.event.is_set():
         life.begin("a query, or a sign of life, of the front", BATCH_SECS)
         number, inputs = connection.take()
-        life.begin("a prediction", math.inf)
+        life.begin("a prediction", predict_secs)
         _replace(model, newer)
         if not len(inputs[0]):
             connection.put(number, model.step, None)

@@ -96,3 +96,11 @@ def test_a_picture_has_a_bar_for_each_contender_in_proportion(group: Group, tmp_
     widths = [float(each.attrib["width"]) for each in bars]
     assert widths[1] == pytest.approx(2 * widths[0], rel=0.01)
     assert bars[0].get("fill") != bars[1].get("fill")
+
+
+def test_a_picture_shows_what_the_first_comparison_is_about(group: Group, tmp_path: Path) -> None:
+    group.comparisons = (Comparison("psfleet", "stock", 0.5, "cpu_ms"),)
+    publish(result(group), tmp_path)
+    picture = (tmp_path / "results" / "sync_step.svg").read_text()
+    assert "Small: CPU ms per step" in picture
+    assert ">stock<" not in picture

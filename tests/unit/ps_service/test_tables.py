@@ -212,8 +212,7 @@ def test_async_mode_applies_a_number_of_a_worker_once_whatever_the_step() -> Non
 def test_a_late_repetition_that_is_dropped_brings_no_applied_gradient_back() -> None:
     """It has a lower number than the newest that was applied, as those of a process that was replaced."""
     tables = shard_tables(update={"mode": "async"})
-    tables.stage(1, 7, gradient(1.0))
-    tables.apply([1], 7, 4, RATE, np.float32(1))
+    tables.apply([tables.stage(1, 7, gradient(1.0))], 4, RATE, np.float32(1))
     tables.drop(1, 5)
     tables.stage(1, 7, gradient(1.0))
     assert not tables._staged

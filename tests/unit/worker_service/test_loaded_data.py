@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ PER_WORKER = 24
 def running(address: Address) -> Iterator[LoaderServicer]:
     """A loader in this process."""
     servers, servicer = data_service(LoaderPlane(address, Address(address.host, 0))), LoaderServicer(RUN)
-    with serving(address, servicer, is_watched=True):
+    with serving(address, servicer, watchers=servicer.watchers):
         yield servicer
     del servers
 
@@ -133,6 +134,15 @@ def test_an_error_of_the_data_set_is_the_program_s(loaders: list[Address]) -> No
 
     with pytest.raises(ProgramError, match=r"shard 0 raised NotFoundError: .*/missing/examples.txt"):
         first(1, data(missing, loaders))
+
+
+def test_the_file_of_a_broken_record_is_named(loaders: list[Address], tmp_path: Path) -> None:
+    path = tmp_path / "part.tfrecord"
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        writer.write(b"x" * 20)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ProgramError, match=rf"truncated record at 0.* of {path}$"):
+        first(1, data(lambda shard, shards: tf.data.TFRecordDataset(str(path)).map(tf.strings.length), loaders))
 
 
 def test_each_worker_reads_from_a_loader_of_its_own(loaders: list[Address], caplog: pytest.LogCaptureFixture) -> None:

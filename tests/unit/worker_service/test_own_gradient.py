@@ -90,7 +90,11 @@ def test_a_stream_of_other_tensors_is_refused_before_there_is_memory_for_it(
         raise RuntimeError(f"{code.name}: {details}")
 
     with pytest.raises(RuntimeError, match=f"FAILED_PRECONDITION: .*{message}"):
-        list(servicer.OwnGradient(announced(run, **tensors), cast("Any", SimpleNamespace(abort=abort))))
+        list(
+            servicer.OwnGradient(
+                announced(run, **tensors), cast("Any", SimpleNamespace(abort=abort, cancel=lambda: None))
+            )
+        )
 
 
 @pytest.mark.parametrize(("num_batches", "accumulate"), [(1, 1), (3, 1), (2, 2)])

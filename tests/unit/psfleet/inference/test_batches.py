@@ -96,3 +96,32 @@ def test_a_query_of_a_client_that_has_gone_is_not_computed() -> None:
 
     assert len(asyncio.run(ask()).outputs[0]) == 2
     assert computer.rows == [2]
+
+
+def test_a_query_that_has_waited_too_long_is_refused_and_not_computed() -> None:
+    computer, secs = Computer(), [0.0]
+
+    async def ask() -> list[Combined | BaseException]:
+        released = asyncio.Event()
+
+        async def ask_later(inputs: Inputs, arrived: float) -> Combined:
+            await released.wait()
+            return await computer.ask(inputs, arrived)
+
+        batcher = Batcher(ask_later, 1, 0.0, lambda: secs[0], max_wait_secs=2.0)
+        queries = []
+        for value in range(MAX_IN_FLIGHT + 2):
+            secs[0] = 0.5 * value
+            queries.append(asyncio.ensure_future(batcher.answer([np.full([1, 1], value)])))
+            await asyncio.sleep(0)
+        secs[0] = 0.5 * MAX_IN_FLIGHT + 2.25
+        released.set()
+        return await asyncio.gather(*queries, return_exceptions=True)
+
+    *done, refused, last = asyncio.run(ask())
+    assert isinstance(refused, QueryError)
+    assert (refused.status, "has waited 2.25 s" in str(refused)) == (Status.UNAVAILABLE, True)
+    for value, found in zip((*range(MAX_IN_FLIGHT), MAX_IN_FLIGHT + 1), (*done, last), strict=True):
+        assert isinstance(found, Combined)
+        assert found.outputs[0] == 2 * value
+    assert len(computer.rows) == MAX_IN_FLIGHT + 1

@@ -159,3 +159,20 @@ def test_means_and_versions() -> None:
     assert mean([np.array([1], np.float32), np.array([2], np.float32)]).dtype == np.float32
     assert version_of([3, 3]) == "3"
     assert version_of([3, 4, 3]) == "3-4-3"
+
+
+def test_outputs_of_other_shapes_than_those_of_another_member_are_no_answer() -> None:
+    ensemble = Ensemble("net", 2, 1.0)
+    links = [FakeLink(ensemble, index, None) for index in (0, 1)]
+
+    async def ask() -> None:
+        answer = asyncio.ensure_future(ensemble.ask(X, asyncio.get_running_loop().time()))
+        await asyncio.sleep(0)
+        for width, link in enumerate(links, 4):
+            prediction = Prediction(1, [np.ones([3, width], np.float32)])
+            ensemble.reply(link.index, link, link.numbers[0], prediction, 0.0)
+        await answer
+
+    with pytest.raises(QueryError, match=r"members give outputs of shapes \[3, 4\] and \[3, 5\]") as caught:
+        asyncio.run(ask())
+    assert caught.value.status is Status.FAILED

@@ -124,6 +124,7 @@ def test_tensors_in_binary_form_follow_the_json(is_all: bool) -> None:
         ([], None, "the body has no list `inputs`"),
         ({"inputs": TENSORS}, "100000", "the length of the JSON is 100000"),
         ({"inputs": TENSORS}, "x", "the length of the JSON is x"),
+        ({"inputs": TENSORS}, "9" * 5000, "the length of the JSON is 999"),
     ],
 )
 def test_a_body_that_is_no_query_is_refused(content: Any, length: str | None, message: str) -> None:
@@ -136,6 +137,20 @@ def test_lists_that_are_nested_too_deeply_are_refused(depth: int) -> None:
     tensor = b'{"inputs": [{"name": "a", "datatype": "FP16", "shape": [1], "data": %s}]}'
     status, answer, _ = posted(tensor % (b"[" * depth + b"]" * depth))
     assert status == 400, answer
+
+
+def test_a_body_that_is_not_compressed_as_its_header_says_is_refused() -> None:
+    status, answer, _ = posted(b"no gzip", {"Content-Encoding": "gzip"})
+    assert (status, answer) == (400, {"error": "the body cannot be read: Can not decode content-encoding: gzip"})
+
+
+def test_another_method_gets_those_that_the_path_has() -> None:
+    async def use(port: int) -> tuple[int, str]:
+        url = f"http://127.0.0.1:{port}/v2/models/net/infer"
+        async with ClientSession() as client, client.get(url) as answer:
+            return answer.status, answer.headers.get("Allow", "")
+
+    assert with_service(use) == (405, "POST")
 
 
 def test_rest_needs_the_token_for_all_but_health() -> None:
@@ -172,6 +187,36 @@ def test_grpc_takes_raw_tensors_and_needs_the_token_for_all_but_health() -> None
     assert (answer.id, answer.model_version, answer.parameters["members"].string_param) == ("5", "3", "1 of 1")
     np.testing.assert_array_equal(np.frombuffer(answer.raw_output_contents[0], np.float16), 2 * A.ravel())
     assert answer.raw_output_contents[1] == b"\x01\0\0\0x\x01\0\0\0y"
+
+
+def test_grpc_does_not_read_messages_without_the_token() -> None:
+    request = pb.ModelInferRequest(model_name="net", raw_input_contents=[bytes(20_000)])
+
+    async def use(port: int) -> list[grpc.StatusCode]:
+        codes = []
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            for metadata in ((), (("authorization", f"Bearer {TOKEN}"),)):
+                with pytest.raises(grpc.RpcError) as caught:
+                    await GRPCInferenceServiceStub(channel).ModelInfer(request, metadata=metadata)
+                codes.append(caught.value.code())
+        return codes
+
+    found = with_service(use, serving_grpc, TOKEN)
+    assert found == [grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.RESOURCE_EXHAUSTED]
+
+
+def test_an_error_is_short_enough_for_the_trailers_of_grpc() -> None:
+    request = pb.ModelInferRequest(model_name="ü" * 4000)
+
+    async def use(port: int) -> grpc.RpcError:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            with pytest.raises(grpc.RpcError) as caught:
+                await GRPCInferenceServiceStub(channel).ModelInfer(request)
+            return caught.value
+
+    error = with_service(use, serving_grpc)
+    assert error.code() is grpc.StatusCode.NOT_FOUND, error
+    assert error.details().startswith("model 'üü")
 
 
 @pytest.mark.parametrize("protocol", [serving_rest, serving_grpc])

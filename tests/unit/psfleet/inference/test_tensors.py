@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,13 @@ def test_text_in_json_is_bytes_in_a_tensor() -> None:
     assert to_list(found) == ["a", "ü"]
 
 
+def test_lists_are_flattened_without_a_call_for_each_level() -> None:
+    data: list[Any] = [1.0, 2.0]
+    for _ in range(10 * sys.getrecursionlimit()):
+        data = [data]
+    assert from_list("x", "FP32", [2], data).tolist() == [1.0, 2.0]
+
+
 @pytest.mark.parametrize(
     ("datatype", "shape", "data", "message"),
     [
@@ -43,7 +52,10 @@ def test_text_in_json_is_bytes_in_a_tensor() -> None:
         ("FP32", [2], [1], "has 1 elements, expected 2"),
         ("FP32", [-1], [1], "has shape [-1], expected whole numbers from 0"),
         ("FP32", [True], [1], "expected whole numbers from 0"),
-        ("FP32", [10**30, 10**30], [1], "has 1 elements"),
+        ("FP32", [2**63], [1], "expected whole numbers from 0"),
+        ("FP32", [10**4000, 10**4000], [1], "has shape [1000"),
+        ("FP32", [2**62] * 65, [1], "has 65 dimensions, expected at most 64"),
+        ("FP32", [2**62, 2**62], [1], "has 1 elements"),
         ("FP32", [1], ["1"], "has an element of another kind"),
         ("FP32", [1], [None], "has an element of another kind"),
         ("FP32", [1], [10**400], "too large"),
@@ -52,12 +64,25 @@ def test_text_in_json_is_bytes_in_a_tensor() -> None:
         ("INT64", [1], [True], "has an element of another kind"),
         ("BOOL", [1], [1], "has an element of another kind"),
         ("BYTES", [1], [1], "expected elements of BYTES"),
+        ("FP32", [2], [[1], 2], "has a list beside an element, expected lists of one depth"),
     ],
 )
 def test_elements_that_do_not_fit_are_refused(datatype: str, shape: list[int], data: Any, message: str) -> None:
     with pytest.raises(QueryError) as caught:
         from_list("x", datatype, shape, data)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [[2**62, 0], [0, 2**63 - 1]])
+def test_a_shape_that_no_array_can_have_is_refused(shape: list[int]) -> None:
+    count = math.prod(shape)
+    for make in (
+        lambda: from_list("x", "FP32", shape, [1.0] * count),
+        lambda: from_bytes("x", "FP32", shape, bytes(4 * count)),
+        lambda: from_bytes("x", "BYTES", shape, bytes(4 * count)),
+    ):
+        with pytest.raises(QueryError, match=r"input 'x' has shape \[.*\], which no array can have"):
+            make()
 
 
 @pytest.mark.parametrize(

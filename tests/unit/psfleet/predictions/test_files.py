@@ -87,3 +87,15 @@ def test_parquet_without_its_package_is_refused(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(files, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"psfleet\[parquet\]"):
         files.require_format(tmp_path / "out.parquet")
+
+
+def test_an_output_without_elements_is_refused_for_parquet(tmp_path: Path) -> None:
+    output = Output(name="codes", dtype="float32", shape=[2, 0])
+    values_file(tmp_path, 0, 0).touch()
+    Share(outputs=[output], counts=[7], num_examples=7, checksum=5).write(tmp_path, 0)
+    shares = files.Shares(tmp_path, 1, "data:set")
+    with pytest.raises(UsageError, match=r"output codes has shape \[2, 0\], which Parquet has not, expected .npz"):
+        files.write(shares, Path("out.parquet"), tmp_path / "temporary")
+    files.write(shares, Path("out.npz"), tmp_path / "temporary")
+    with np.load(tmp_path / "temporary") as found:
+        assert found["codes"].shape == (7, 2, 0)

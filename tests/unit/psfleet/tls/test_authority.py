@@ -110,6 +110,15 @@ def test_certificates_of_an_older_psfleet_without_one_for_loaders_are_renewed(fo
     assert (folder / "ca.crt").read_bytes() == authority
 
 
+@pytest.mark.parametrize("left", [[], ["ca.crt"], ["ca.crt", "tls.key"]], ids=["no file", "authority", "key"])
+def test_a_first_certificate_for_loaders_that_a_killed_command_has_begun_is_made(folder: Path, left: list[str]) -> None:
+    for path in (folder / "loader").iterdir():
+        if path.name not in left:
+            path.unlink()
+    certificates.ensure(folder)
+    certificate(folder / "loader" / "tls.crt").verify_directly_issued_by(certificate(folder / "ca.crt"))
+
+
 @pytest.mark.parametrize("file", ["tls.key", "tls.crt", "ca.crt"])
 def test_files_that_a_killed_command_has_left_half_replaced_are_renewed(
     folder: Path, tmp_path: Path, file: str

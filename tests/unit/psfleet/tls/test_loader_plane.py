@@ -117,7 +117,7 @@ def test_with_tls_a_run_is_ended_by_workers_alone(tmp_path: Path, role: str, des
     certificates.make(tmp_path / "certs")
     (address,) = free_addresses(1)
     servicer = LoaderServicer("digits")
-    with serving(address, servicer, Identity(tmp_path / "certs" / "loader"), is_watched=True):
+    with serving(address, servicer, Identity(tmp_path / "certs" / "loader"), watchers=servicer.watchers):
         client = PsClient(address, "digits", Identity(tmp_path / "certs" / role), "loader")
         try:
             for call, is_admitted in ((client.describe, describes), (lambda: client.finish(pb.Outcome()), ends)):

@@ -17,7 +17,7 @@ from psfleet.job.job import Job, parse_job
 from psfleet.job.service_access import MemberSource
 from worker_service.member import model as member_model
 from worker_service.member.model import ServedModel, Weights, load
-from worker_service.member.newer_weights import NewerWeights
+from worker_service.member.newer_weights import INVALID_SECS, NewerWeights
 
 
 def served(monkeypatch: pytest.MonkeyPatch, make: object, x: object = None) -> ServedModel:
@@ -135,7 +135,8 @@ def test_newer_weights_are_taken_once_and_damaged_ones_are_not(
 ) -> None:
     trained(tmp_path)
     source = MemberSource(run=str(tmp_path))
-    newer = NewerWeights(source, load(source)[2].origin)
+    now = [0.0]
+    newer = NewerWeights(source, load(source)[2].origin, lambda: now[0])
     newer.look()
     assert newer.taken() is None, "the member has these"
     with_checkpoint(tmp_path, 3, KERNEL, BIAS)
@@ -152,6 +153,25 @@ def test_newer_weights_are_taken_once_and_damaged_ones_are_not(
     assert newer.taken() is None
     part.write_bytes(content)
     newer.look()
+    assert newer.taken() is None, "it is not read at each look"
+    now[0] += INVALID_SECS
+    newer.look()
     again = newer.taken()
     assert again is not None
     assert again.step == 4
+
+
+def test_a_damaged_checkpoint_does_not_delay_the_next_one(tmp_path: Path) -> None:
+    trained(tmp_path)
+    source = MemberSource(run=str(tmp_path))
+    newer = NewerWeights(source, load(source)[2].origin, lambda: 0.0)
+    with_checkpoint(tmp_path, 3, KERNEL, BIAS)
+    (part,) = (tmp_path / "checkpoints").glob("*3-g1/*.safetensors")
+    part.write_bytes(bytes(part.stat().st_size))
+    newer.look()
+    assert newer.taken() is None
+    with_checkpoint(tmp_path, 4, KERNEL, BIAS)
+    newer.look()
+    found = newer.taken()
+    assert found is not None
+    assert found.step == 4

@@ -1,0 +1,59 @@
+"""A member that answers batches, and the deadline of its predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from psfleet import errors
+from psfleet.job.service_access import MemberSource
+from psfleet.service.process import Stop
+from worker_service.member.newer_weights import NewerWeights
+from worker_service.member.service import answer_all
+from worker_service.trial.signs_of_life import BEAT_SECS, SignsOfLife
+
+PREDICT_SECS = 5.0
+
+
+class OneBatch:
+    """The front's part: sends a batch, and stops the member when it has the predictions."""
+
+    def __init__(self, stop: Stop) -> None:
+        self.stop = stop
+        self.found: list[tuple[int, int, float]] = []
+
+    def take(self) -> tuple[int, list[np.ndarray]]:
+        return 1, [np.ones([1, 2], np.float32)]
+
+    def put(self, number: int, step: int, outputs: Sequence[np.ndarray], error: str = "") -> None:
+        self.found.append((number, step, float(outputs[0].sum())))
+        self.stop.event.set()
+
+
+class SlowModel:
+    """Doubles its input, after so many beats of the signs of life."""
+
+    step = 3
+
+    def __init__(self, life: SignsOfLife, beats: int) -> None:
+        self.life, self.beats = life, beats
+
+    def predict(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
+        for _ in range(self.beats):
+            self.life.beat()
+        return self.step, [2 * inputs[0]]
+
+
+@pytest.mark.parametrize("is_too_slow", [True, False])
+def test_a_member_ends_if_a_prediction_does_not_end(is_too_slow: bool, tmp_path: Path) -> None:
+    ended: list[int] = []
+    life, stop = SignsOfLife(tmp_path / "alive", ended.append), Stop()
+    connection = OneBatch(stop)
+    beats = int(PREDICT_SECS / BEAT_SECS) + (2 if is_too_slow else 0)
+    newer = NewerWeights(MemberSource(run=str(tmp_path), step=3), "")
+    answer_all(connection, SlowModel(life, beats), newer, life, stop, PREDICT_SECS)  # type: ignore[arg-type]
+    assert ended == ([errors.LOST_PEERS] if is_too_slow else [])
+    assert connection.found == [(1, 3, 4.0)]
