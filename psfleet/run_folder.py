@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
-from psfleet.atomic_file import replace_file
 from psfleet.checkpoint import committed, location
 from psfleet.checkpoint.location import CHECKPOINTS
 from psfleet.errors import DeadlineError, UsageError
+from psfleet.files import replace_file, try_lock
 from psfleet.job.callback import STATE_PREFIX
 from psfleet.job.function_program import FILES
 from psfleet.job.job import Job
@@ -199,15 +198,6 @@ def is_locked(path: Path) -> bool:
             return not try_lock(lock, fcntl.LOCK_SH)
     except OSError:
         return False
-
-
-def try_lock(lock: IO[str], kind: int) -> bool:
-    """Locks an open file, shared or exclusively; False if another process has it."""
-    try:
-        fcntl.flock(lock, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def owner(path: Path) -> Owner | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from psfleet.atomic_file import replace_file
+from psfleet.files import replace_file
 from psfleet.job.callback import STATE_PREFIX, CallbackSpec
 
 RECORD = f".{STATE_PREFIX}folders.json"

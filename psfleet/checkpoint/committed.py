@@ -9,10 +9,10 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-from psfleet.atomic_file import replace_file
 from psfleet.checkpoint.location import Folder
 from psfleet.checkpoint.manifest import Checkpoint, checkpoint_folder
 from psfleet.errors import NoCheckpointError
+from psfleet.files import replace_file
 
 FILE_NAME = ".committed"
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from psfleet.atomic_file import replace_file
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.checkpoint.store_client import StoreError
+from psfleet.files import replace_file
 from psfleet.job.monitored import Monitored
 
 FILE_NAME = "evaluation.json"

@@ -8,10 +8,10 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from psfleet.atomic_file import replace_file
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.checkpoint.store_client import StoreError
 from psfleet.errors import BadJobError, UsageError
+from psfleet.files import replace_file
 from psfleet.job.job import Job
 from psfleet.job.store_url import checked, require_package
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from psfleet.atomic_file import replace_file
+from psfleet.files import replace_file
 from psfleet.job.fields import PositiveInt, Section
 
 REQUEST = "request.json"

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from psfleet.atomic_file import replace_file
 from psfleet.errors import BadJobError
+from psfleet.files import replace_file
 
 FILE_NAME = "hold.json"
 AT_START = -1

@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 
-from psfleet.atomic_file import replace_file
+from psfleet.files import replace_file
 from psfleet.report import charts
 from psfleet.report.attempts import earlier_report, merged, set_aside, standing
 from psfleet.report.figures import figures

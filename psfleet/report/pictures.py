@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from psfleet.atomic_file import replace_file
+from psfleet.files import replace_file
 
 FOLDER = "pictures"
 SUFFIX = ".png"

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from psfleet.atomic_file import replace_file
 from psfleet.errors import PERMANENT_CODES, PROGRAM_FAILED, PsfleetError, StorageError
+from psfleet.files import replace_file
 
 logger = logging.getLogger("psfleet.records")
 

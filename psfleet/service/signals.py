@@ -15,8 +15,8 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -151,3 +151,18 @@ def _checked(handler: Any) -> Callable[[int, FrameType | None], None]:
 
 def _ignore_in_main_thread(number: int, frame: FrameType | None) -> None:
     """Replaces Python's default handlers, which would interrupt the main thread."""
+
+
+@contextmanager
+def collected_signals(received: list[int]) -> Iterator[None]:
+    """Context manager that adds each SIGINT and SIGTERM to a list; only Python's main thread can receive them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda number, frame: received.append(number)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

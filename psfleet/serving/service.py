@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import fcntl
 import http.client
 import itertools
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 from psfleet.errors import UsageError
+from psfleet.files import only_user
 from psfleet.inference.access import read_token
 from psfleet.job.service_access import FrontOptions, Mode
 from psfleet.plurals import counted
-from psfleet.run_folder import try_lock
 from psfleet.service.process_environment import require_tensorflow
+from psfleet.service.signals import collected_signals
 from psfleet.serving.processes import ServiceProcesses
 from psfleet.serving.sources import Sources
 
-LOCK = ".lock"
 POLL_SECS = 0.1
 """Interval of looks for dead processes."""
 END_SECS = 20.0
@@ -53,7 +50,8 @@ def serve(
     require_tensorflow()
     read_token(options.host, Path(options.token_file) if options.token_file else None)
     _require_ports(options, metrics_port)
-    with _locked(folder), _signals() as received:
+    received: list[int] = []
+    with only_user(folder, "psfleet serve"), collected_signals(received):
         (folder / "logs").mkdir(exist_ok=True)
         processes = ServiceProcesses(sources, mode, options, metrics_port, folder)
         try:
@@ -75,36 +73,6 @@ def serve(
             return received[0]
         finally:
             processes.close()
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Context manager for the list of the SIGINT and SIGTERM that come."""
-    received: list[int] = []
-
-    def receive(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-
-    before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Context manager for the lock that one service at a time holds on a folder."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK).open("w")
-    except OSError as error:
-        raise UsageError(f"{folder}: {error.strerror or error}, expected a folder that can be written") from error
-    with lock:
-        if not try_lock(lock, fcntl.LOCK_EX):
-            raise UsageError(f"another psfleet serve uses {folder}, expected it to have ended, or another --out")
-        yield
 
 
 def _require_ports(options: FrontOptions, metrics_port: int) -> None:

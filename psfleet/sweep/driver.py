@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from psfleet import errors
-from psfleet.atomic_file import replace_file
-from psfleet.errors import ProgramError, PsfleetError, StorageError, UsageError
+from psfleet.errors import ProgramError, PsfleetError, StorageError
+from psfleet.files import only_user, replace_file
 from psfleet.job import trial_records
 from psfleet.job.trial_access import TrialAccess
-from psfleet.run_folder import try_lock
 from psfleet.service.process_environment import require_tensorflow
 from psfleet.sweep import report, results
 from psfleet.sweep.database import DATABASE, optuna_module, storage_errors
@@ -26,7 +22,6 @@ from psfleet.sweep.storage import StoredStudy, num_trials
 from psfleet.sweep.study_file import LoadedStudy
 from psfleet.sweep.workers import Workers
 
-LOCK = ".lock"
 POLL_SECS = 0.05
 """Interval in which the driver looks for finished trials and dead workers."""
 
@@ -75,7 +70,7 @@ def sweep(loaded: LoadedStudy, folder: Path, fresh: bool = False, listener: List
     """
     require_tensorflow()
     optuna_module()
-    with _locked(folder), storage_errors(folder):
+    with only_user(folder, "psfleet sweep"), storage_errors(folder):
         if fresh:
             _clear(folder)
         (folder / "logs").mkdir(exist_ok=True)
@@ -197,20 +192,6 @@ class _Drive:
     def _progress(self) -> Progress:
         finished = self._stored.finished()
         return Progress(self._total, finished, results.best_first(self._loaded.study, finished))
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Context manager for the lock that one driver at a time holds on a folder."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK).open("w")
-    except OSError as error:
-        raise UsageError(f"{folder}: {error.strerror or error}, expected a folder that can be written") from error
-    with lock:
-        if not try_lock(lock, fcntl.LOCK_EX):
-            raise UsageError(f"another psfleet sweep uses {folder}, expected it to have ended")
-        yield
 
 
 def _clear(folder: Path) -> None:

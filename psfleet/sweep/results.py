@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from psfleet.atomic_file import replace_file
+from psfleet.files import replace_file
 from psfleet.job import trial_records
 from psfleet.sweep.study_file import LoadedStudy, Study
 

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from psfleet.errors import DeadlineError, UsageError
+from psfleet.files import try_lock
 from psfleet.polling import wait_until
 from psfleet.tls.identity import AUTHORITY, CERTIFICATE, CLIENT, KEY, LOADER, ROLES, SERVICE
 from psfleet.tls.signing import USES, Issued, new_authority, new_certificate, private_pem, public_pem
@@ -188,21 +189,12 @@ def _only_writer(folder: Path) -> Iterator[None]:
         raise UsageError(f"certificates in {folder}: {error.strerror or error}") from error
     with os.fdopen(lock, "w"):
         try:
-            wait_until(lambda: _try_lock(lock), LOCK_SECS, "another command")
+            wait_until(lambda: try_lock(lock, fcntl.LOCK_EX), LOCK_SECS, "another command")
         except DeadlineError as error:
             raise UsageError(
                 f"certificates in {folder}: another command replaces them, expected one at a time"
             ) from error
         yield
-
-
-def _try_lock(descriptor: int) -> bool:
-    """Locks an open file; False if another command has it."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _new_authority(folder: Path, days: int) -> Issued:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from psfleet.atomic_file import replace_file
+from psfleet.files import replace_file
 from psfleet.job.fleet_file import FleetFile
 from psfleet.platforms.standing.fleet_folder import FleetFolder, one_command
 from psfleet.platforms.standing.state import FleetState

@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from psfleet.atomic_file import replace_file
 from psfleet.checkpoint import location
 from psfleet.errors import StorageError
+from psfleet.files import replace_file
 from psfleet.job.job import Job
 from psfleet.report.attempts import newest_attempt, resumed_from, with_attempt
 from psfleet.report.hold import AT_START, HoldRecord

@@ -13,8 +13,8 @@ import grpc
 import optuna
 import safetensors.numpy
 
-from psfleet.atomic_file import replace_file
 from psfleet.errors import BadJobError, DeadlineError, LostPeerError, PermanentError, PsfleetError, StorageError
+from psfleet.files import replace_file
 from psfleet.job import trial_records
 from psfleet.job.job import job_from_json
 from psfleet.job.trial_access import TrialAccess

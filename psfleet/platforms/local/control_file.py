@@ -7,7 +7,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from psfleet.atomic_file import replace_file
+from psfleet.files import replace_file
 from psfleet.run_folder import CONTROL
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ from psfleet.report.progress import Listener, callers_console, finished_entry, p
 from psfleet.report.schema import Report
 from psfleet.run_folder import RunFolder, claimed, default_folder
 from psfleet.service import process_environment
+from psfleet.service.signals import collected_signals
 
 
 def train(
@@ -157,7 +157,7 @@ def _run(
     signals: list[int] = []
     platform = Local(job, folder, program_folder, signals, certificates)
     start = Start.now(platform.run, folder, job)
-    with _signals_into(signals):
+    with collected_signals(signals):
         try:
             listener(starting_entry(job))
             platform.start()
@@ -176,18 +176,3 @@ def _run(
         code, error = errors.SIGNAL_BASE + signals[0], f"stopped by {signal.Signals(signals[0]).name}"
         report = with_end(report, "stopped", code, error)
     return (report if report is chief_report else html.publish(report, folder.path)).located(folder.path)
-
-
-@contextmanager
-def _signals_into(received: list[int]) -> Iterator[None]:
-    """Collects SIGINT and SIGTERM while the block runs; only Python's main thread can."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda number, frame: received.append(number)) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)

@@ -13,13 +13,13 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from psfleet.atomic_file import replace_file
 from psfleet.errors import DeadlineError, UsageError
+from psfleet.files import replace_file, try_lock
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.fleet_file import FleetFile
 from psfleet.platforms.standing.state import FleetState
 from psfleet.polling import wait_until
-from psfleet.run_folder import LOGS, try_lock
+from psfleet.run_folder import LOGS
 from psfleet.service import settings
 
 MODE = 0o700

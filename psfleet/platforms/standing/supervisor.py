@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 from psfleet.addresses import Address
-from psfleet.atomic_file import replace_file
 from psfleet.errors import DeadlineError, PsfleetError
+from psfleet.files import replace_file
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.fleet_file import FleetFile
 from psfleet.platforms.standing.fleet_folder import FleetFolder, renew_certificates

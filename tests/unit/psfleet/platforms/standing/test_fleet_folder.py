@@ -16,8 +16,8 @@ import pytest
 from support.standing_folder import folder_of, run_here
 
 import psfleet
-from psfleet.atomic_file import replace_file
 from psfleet.errors import BadJobError, DeadlineError, LostPeerError, UsageError
+from psfleet.files import replace_file
 from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import Job, parse_job
 from psfleet.job.sections import Device

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.standing_folder import TWO_PS, folder_of, run_here
 
-from psfleet.atomic_file import replace_file
+from psfleet.files import replace_file
 from psfleet.platforms.standing.fleet_folder import FleetFolder
 from psfleet.platforms.standing.local import LocalFleets
 

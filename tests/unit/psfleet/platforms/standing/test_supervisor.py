@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from support.standing_folder import TWO_PS, folder_of
 
-from psfleet.atomic_file import replace_file
+from psfleet.files import replace_file
 from psfleet.platforms.standing import supervisor as module
 from psfleet.platforms.standing.fleet_folder import FleetFolder
 from psfleet.platforms.standing.supervisor import Supervisor

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.standing_folder import folder_of
 
-from psfleet.atomic_file import replace_file
+from psfleet.files import replace_file
 from psfleet.job.fleet_file import FleetFile
 from psfleet.platforms.standing import commands
 from psfleet.platforms.standing.fleet_folder import FleetFolder

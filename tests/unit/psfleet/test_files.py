@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from psfleet.atomic_file import replace_file
+from psfleet.files import replace_file
 
 
 def test_a_file_is_made_or_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
