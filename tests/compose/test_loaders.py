@@ -25,9 +25,9 @@ from psfleet.tls import certificates
 
 SUPPORT = Path(__file__).parents[1] / "support"
 PROGRAM = SUPPORT / "programs" / "loaded_program.py"
-STEPS = 300
+STEPS = 1500
 PACE_SECS = 0.03
-"""For each of the four examples of a batch."""
+"""For each of the four examples of a batch, until the run is told to hurry."""
 JOB: dict[str, Any] = {
     "program": "loaded_program:build",
     "optimizer": {"name": "sgd", "learning_rate": 0.05},
@@ -91,6 +91,7 @@ def test_killed_loaders_cost_no_step_and_the_run_ends_with_all_its_containers(tm
         for name in ("loader-0", "loader-1"):
             seen.wait_for(lambda name=name: restarts(seen, name), START_SECS, f"{name} to start again")
         seen.wait_for(lambda: len(seen.entries("restarted")) == 2, START_SECS, "the chief to find both")
+        seen.hurry()
         assert seen.end() == 0, seen.tails()
         report, log = Report.read(seen.out), (seen.out / "logs" / "loader-0.log").read_text()
         codes = {name: state["State"]["ExitCode"] for name, state in seen.containers().items() if "loader" in name}
@@ -116,22 +117,16 @@ def test_a_loader_whose_restarts_are_used_up_ends_the_run_and_is_named(tmp_path:
 
 def test_with_tls_only_workers_get_into_a_loader_and_a_killed_one_costs_no_step(tmp_path: Path) -> None:
     certificates.make(tmp_path / "others")
-    steps = 2 * STEPS
-    job = {
-        **JOB,
-        "train": {**JOB["train"], "steps": steps},
-        "tls": True,
-        "fleet": {"ps": 1, "workers": 2},
-        "input": {"from": "loaders", "loaders": 2},
-    }
+    job = {**JOB, "tls": True, "fleet": {"ps": 1, "workers": 2}, "input": {"from": "loaders", "loaders": 2}}
     with fleet(tmp_path / "job", PACE_SECS, programs=(PROGRAM,), **job) as seen:
         seen.up()
         seen.wait_for_step(5)
         own = certificates_folder(seen.name)
         owners = {"others": tmp_path / "others" / "worker", "loader": own / "loader", "worker": own / "worker"}
-        found = reached(seen, owners)
         seen.kill_inside("loader-0")
         seen.wait_for(lambda: len(seen.entries("restarted")) == 1, START_SECS, "the chief to find the new process")
+        found = reached(seen, owners)
+        seen.hurry()
         assert seen.end() == 0, seen.tails()
         report = Report.read(seen.out)
         lost = [*seen.entries("loader_lost"), *seen.entries("loader_lost", "worker")]
@@ -139,5 +134,5 @@ def test_with_tls_only_workers_get_into_a_loader_and_a_killed_one_costs_no_step(
     both = [f"{seen.name}-loader-0"] * 2
     assert found == {"others": [], "loader": [], "worker": both, "without": [], "ports": []}
     assert len(lost) == 1
-    assert (report.gradients.pushed, report.gradients.used) == (2 * steps, 2 * steps)
+    assert (report.gradients.pushed, report.gradients.used) == (2 * STEPS, 2 * STEPS)
     np.testing.assert_allclose(weights(seen.out), expected, rtol=0, atol=1e-6)

@@ -41,24 +41,28 @@ def weights(run: Path) -> np.ndarray:
     return read_tensors(checkpoint)["w"]
 
 
-def trained(folder: Path, source: dict[str, Any]) -> np.ndarray:
+def trained(folder: Path, source: dict[str, Any], **sections: Any) -> np.ndarray:
     folder.mkdir()
     shutil.copy(PROGRAM.with_name(f"{MODULE}.py"), folder)
-    report = psfleet.train({"name": "loaded", **job(input=source)}, out=folder / "run", program_folder=folder)
-    assert (report.status, report.final_step) == ("done", 40), report.error
+    content = {"name": "loaded", **job(input=source, **sections)}
+    report = psfleet.train(content, out=folder / "run", program_folder=folder)
+    assert (report.status, report.final_step) == ("done", content["train"]["steps"]), report.error
     return weights(folder / "run")
 
 
 def test_a_killed_loader_costs_no_step_and_changes_no_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = trained(tmp_path / "own", {"from": "worker"})
+    steps = 800
+    train = {**job()["train"], "steps": steps}
+    expected = trained(tmp_path / "own", {"from": "worker"}, train=train)
     # A proxy for the outside, which connects nobody to a loader.
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    loaded = job(input={"from": "loaders", "loaders": 2})
+    loaded = job(input={"from": "loaders", "loaders": 2}, train=train)
     with training(tmp_path, step_secs=0.03, programs=(MODULE,), **loaded) as fleet:
         fleet.wait_for_step(5)
         fleet.kill("loader", 0)
         fleet.wait_for(lambda: fleet.entries("loader_lost"), START_SECS, "worker 0 to lose its loader")
         fleet.wait_for(lambda: fleet.entries("restarted"), START_SECS, "the chief to find the restarted loader")
+        fleet.gates.hurry()
         report = fleet.done()
         lost = [len(fleet.entries("loader_lost", index=index)) for index in (0, 1)]
         codes = [entry for index in (0, 1) for entry in fleet.entries("failed", "loader", index)]
@@ -67,7 +71,7 @@ def test_a_killed_loader_costs_no_step_and_changes_no_weight(tmp_path: Path, mon
     restarted = ["loader", 0, "restarted", "killed by SIGKILL"]
     assert [[event.role, event.index, event.kind, event.cause] for event in report.events] == [restarted]
     assert lost == [1, 0], "loaders end after the workers"
-    assert (report.gradients.pushed, report.gradients.used) == (80, 80)
+    assert (report.gradients.pushed, report.gradients.used) == (2 * steps, 2 * steps)
     assert np.array_equal(weights(fleet.out), expected)
 
 
