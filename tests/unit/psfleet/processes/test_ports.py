@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from collections import deque
 from contextlib import closing
@@ -48,7 +49,7 @@ def test_a_pair_of_which_one_port_is_taken_is_not_given_out(monkeypatch: pytest.
     [address] = ports.free_addresses(1)
     monkeypatch.setattr(ports, "LOW", address.port)
     monkeypatch.setattr(ports, "HIGH", address.port + 2)
-    monkeypatch.setattr(ports, "_reserve", lambda port: True)
+    monkeypatch.setattr(ports, "_reserved_name", lambda port: socket.socket())
     assert ports.free_addresses(1) == [address]
     with closing(socket.socket()) as user:
         user.bind(("127.0.0.1", address.port + taken))
@@ -57,6 +58,42 @@ def test_a_pair_of_which_one_port_is_taken_is_not_given_out(monkeypatch: pytest.
             LostPeerError, match=f"no 1 pairs of free ports between {address.port} and {address.port + 2}"
         ):
             ports.free_addresses(1)
+
+
+def test_ports_that_another_launcher_has_reserved_are_not_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process could not listen while another one checks whether the ports are free."""
+    bound = []
+
+    def reserved(port: int) -> None:
+        with closing(socket.socket()) as listener:
+            listener.bind(("", port))
+            bound.append(port)
+
+    [address] = ports.free_addresses(1)
+    monkeypatch.setattr(ports, "LOW", address.port)
+    monkeypatch.setattr(ports, "HIGH", address.port + 2)
+    monkeypatch.setattr(ports, "_reserved_name", reserved)
+    with pytest.raises(LostPeerError, match="no 1 pairs of free ports"):
+        ports.free_addresses(1)
+    assert bound == [address.port]
+
+
+def test_every_free_pair_of_the_range_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    [address] = ports.free_addresses(1)
+    monkeypatch.setattr(ports, "LOW", address.port - 2)
+    monkeypatch.setattr(ports, "HIGH", address.port + 4)
+    monkeypatch.setattr(ports, "_reserved_name", lambda port: None if port != address.port else socket.socket())
+    assert ports.free_addresses(1) == [address]
+
+
+def test_programs_that_seed_their_random_numbers_do_not_try_the_same_ports() -> None:
+    random.seed(1)
+    first = ports.free_addresses(3)
+    after = random.random()
+    random.seed(1)
+    assert random.random() == after
+    random.seed(1)
+    assert ports.free_addresses(3) != first
 
 
 def test_no_address_is_given_out_twice() -> None:
