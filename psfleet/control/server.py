@@ -39,6 +39,8 @@ def serving(
     run_control: run_control_pb2_grpc.RunControlServicer | None = None,
     worker_control: run_control_pb2_grpc.WorkerControlServicer | None = None,
     watchers: Watchers | None = None,
+    add: Callable[[grpc.Server], object] = lambda server: None,
+    threads: int = THREADS,
 ) -> Iterator[None]:
     """Serves on the control port of `address` until the context is left; with an identity, with mutual TLS.
 
@@ -49,13 +51,15 @@ def serving(
         clients: Of a process of a standing fleet.
         watchers: Counts the peers that watch the health of this process for as long as the run lasts. Unless
             `stopping` is set, it serves them until they end, for `WATCHED_SECS` at most. None: no peer does.
+        add: Adds further services to the server.
+        threads: Number of concurrent calls, sessions of clients apart.
 
     Raises:
         LostPeerError: The port is in use.
     """
     attendance = channel_options.ATTENDANCE if watchers is not None or clients is not None else ()
     options = (*CHANNEL_OPTIONS, *attendance, ("grpc.so_reuseport", 0))
-    num_threads = THREADS + (MAX_SESSIONS if clients is not None else 0)
+    num_threads = threads + (MAX_SESSIONS if clients is not None else 0)
     guards = () if identity is None else (RoleGuard(),)
     server = grpc.server(futures.ThreadPoolExecutor(num_threads, "control"), interceptors=guards, options=options)
     checks = _Health(answered, watchers)
@@ -69,6 +73,7 @@ def serving(
         run_control_pb2_grpc.add_RunControlServicer_to_server(run_control, server)
     if worker_control is not None:
         run_control_pb2_grpc.add_WorkerControlServicer_to_server(worker_control, server)
+    add(server)
     listen_host = "127.0.0.1" if address.is_loopback else "[::]"
     try:
         add_port(server, f"{listen_host}:{address.control_port}", identity)
