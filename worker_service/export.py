@@ -10,9 +10,8 @@ from pathlib import Path
 from psfleet.checkpoint import export, versions
 from psfleet.checkpoint.location import parse
 from psfleet.checkpoint.manifest import read_manifest
+from psfleet.checkpoint.recorded_program import recorded_program
 from psfleet.checkpoint.table_specs import require_row_numbers
-from psfleet.errors import UsageError
-from psfleet.job.job import parse_job
 from psfleet.job.program import KerasProgram, load_program
 from psfleet.report.verdict import end_at_once, write_verdict
 from psfleet.tf.program_data import built_model, first_batch
@@ -33,11 +32,8 @@ def write(request: versions.Request, folder: Path) -> str:
     """
     checkpoint = read_manifest(parse(request.checkpoint))
     require_row_numbers(checkpoint, f"--format {request.kind}")
-    content, program_folder = checkpoint.job, checkpoint.extra.get("program_folder")
-    if content is None or not isinstance(program_folder, str):
-        raise UsageError(f"checkpoint {checkpoint.folder} names no program, expected one of psfleet train")
-    job = parse_job(content, source=f"job of checkpoint {checkpoint.folder}")
-    program = load_program(job, Path(program_folder))
+    job, program_folder = recorded_program(checkpoint)
+    program = load_program(job, program_folder)
     if not isinstance(program, KerasProgram):
         return graph_export.write(checkpoint, program, job, folder, request.kind)
     model = built_model(program, job)

@@ -16,6 +16,7 @@ from psfleet.checkpoint.in_progress import may_be_in_progress
 from psfleet.checkpoint.keras_names import Variable, keras_names
 from psfleet.checkpoint.location import Folder, recorded_root
 from psfleet.checkpoint.manifest import MANIFEST, Checkpoint, read_manifest
+from psfleet.checkpoint.recorded_program import recorded_program
 from psfleet.checkpoint.store import committed_checkpoints, is_checkpoint_name, newest, verify
 from psfleet.checkpoint.store_client import StoreError
 from psfleet.checkpoint.table_specs import require_row_numbers
@@ -225,11 +226,8 @@ def built_model_of(checkpoint: Checkpoint, otherwise: str = f"--out *{SAFETENSOR
         UsageError: The checkpoint records no program, or one without a Keras model.
         ProgramError: The program cannot be loaded, or does not build its model.
     """
-    content, folder = checkpoint.job, checkpoint.extra.get("program_folder")
-    if content is None or not isinstance(folder, str):
-        raise UsageError(f"checkpoint {checkpoint.folder} names no program, expected {otherwise}")
-    job = parse_job(content, source=f"job of checkpoint {checkpoint.folder}")
-    program = load_program(job, Path(folder))
+    job, folder = recorded_program(checkpoint, otherwise)
+    program = load_program(job, folder)
     if not isinstance(program, KerasProgram):
         raise UsageError(f"program {job.program} has no Keras model, expected {otherwise}")
     # Imported here because it loads TensorFlow, which the export to safetensors does not need.

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from psfleet.checkpoint import versions
 from psfleet.checkpoint.location import parse
+from psfleet.checkpoint.recorded_program import recorded_program
 from psfleet.errors import UsageError
-from psfleet.job.job import Job, job_from_json, parse_job
+from psfleet.job.job import Job, job_from_json
 from psfleet.launch.runs import has_live_run
 from psfleet.serving.sources import best_trials, study_folder
 
@@ -48,11 +49,8 @@ def find(text: str, step: int | None, best: bool) -> Source:
             raise UsageError(f"{text} is a study, whose best trial is used, expected neither --step nor --best")
         return _best_trial(folder)
     checkpoint = versions.find(source, step, best, isinstance(source, Path) and has_live_run(source))
-    content, program_folder = checkpoint.job, checkpoint.extra.get("program_folder")
-    if content is None or not isinstance(program_folder, str):
-        raise UsageError(f"checkpoint {checkpoint.folder} names no program, expected one of psfleet train")
-    job = parse_job(content, source=f"job of checkpoint {checkpoint.folder}")
-    return Source(job, Path(program_folder), f"step {checkpoint.step}", checkpoint=str(checkpoint.folder))
+    job, program_folder = recorded_program(checkpoint)
+    return Source(job, program_folder, f"step {checkpoint.step}", checkpoint=str(checkpoint.folder))
 
 
 def _best_trial(folder: Path) -> Source:

@@ -9,9 +9,10 @@ from typing import Any
 
 from psfleet.checkpoint import versions
 from psfleet.checkpoint.location import parse
+from psfleet.checkpoint.recorded_program import recorded_program
 from psfleet.errors import NoCheckpointError, UsageError
 from psfleet.job import trial_records
-from psfleet.job.job import job_from_json, parse_job
+from psfleet.job.job import job_from_json
 from psfleet.job.service_access import MemberSource
 from psfleet.sweep import results
 from psfleet.sweep.database import DATABASE, opened, optuna_module, storage_errors
@@ -117,9 +118,8 @@ def _trial(folder: Path, trial: Any) -> MemberSource:
 
 def _name_of_job(run: str, step: int | None, best: bool) -> str:
     checkpoint = versions.find(parse(run), step, best, is_live=True)
-    if checkpoint.job is None:
-        raise UsageError(f"checkpoint {checkpoint.folder} names no program, expected a KerasProgram")
-    return parse_job(checkpoint.job, source=f"job of checkpoint {checkpoint.folder}").name
+    job, _ = recorded_program(checkpoint, "a KerasProgram")
+    return job.name
 
 
 def _absolute(run: str) -> str:

@@ -17,10 +17,11 @@ from keras.src.models.functional import Functional
 from psfleet.checkpoint import export, versions
 from psfleet.checkpoint.location import parse
 from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.checkpoint.recorded_program import recorded_program
 from psfleet.checkpoint.tensors import read_tensors, table_ranges
 from psfleet.errors import NoCheckpointError, UsageError
 from psfleet.inference.tensors import BYTES, ModelMetadata, TensorMetadata, datatype_of
-from psfleet.job.job import Job, job_from_json, parse_job
+from psfleet.job.job import Job, job_from_json
 from psfleet.job.program import KerasProgram, load_program
 from psfleet.job.service_access import MemberSource
 from psfleet.job.user_code import user_code
@@ -79,11 +80,7 @@ def load(source: MemberSource) -> tuple[Job, Path, Weights]:
             raise NoCheckpointError(f"{source.weights} cannot be read: {error}") from error
         return job, Path(source.program_folder), Weights(job.train.steps, values, source.weights)
     checkpoint = found_checkpoint(source)
-    content, folder = checkpoint.job, checkpoint.extra.get("program_folder")
-    if content is None or not isinstance(folder, str):
-        raise UsageError(f"checkpoint {checkpoint.folder} names no program, expected a KerasProgram")
-    job = parse_job(content, source=f"job of checkpoint {checkpoint.folder}")
-    return job, Path(folder), checkpoint_weights(checkpoint)
+    return *recorded_program(checkpoint, "a KerasProgram"), checkpoint_weights(checkpoint)
 
 
 class ServedModel:
