@@ -50,6 +50,10 @@ class DriverClient:
         self._channel = channel(address.control, "worker", identity)
         self._stub = driver_control_pb2_grpc.DriverControlStub(self._channel)
 
+    def join(self) -> None:
+        """Waits for the driver, and gives the first sign of life."""
+        self._call(lambda: self._stub.Beat(self._caller, timeout=self._wait_secs, wait_for_ready=True))
+
     def beat(self) -> int | None:
         """Gives a sign of life; the exit code with which this process ends if nothing is left to do, or None."""
         reply = self._call(lambda: self._stub.Beat(self._caller, timeout=BEAT_SECS))

@@ -50,7 +50,7 @@ class WorkerRegistry:
         return len(self._joined)
 
     def beat(self, index: int, process: str) -> None:
-        """Counts a sign of life; by the first one a process joins, and replaces the one that had its index.
+        """Counts a sign of life; by its first one a process replaces the one that had its index.
 
         Raises:
             ReplacedError: It was replaced or removed.
@@ -65,10 +65,12 @@ class WorkerRegistry:
             self._joined[index] = Joined(process, joined.signs + 1 if joined else 1)
 
     def require(self, index: int, process: str) -> None:
-        """Checks that a process is the worker of this index.
+        """Checks that a process is the worker of this index, or makes it that if there is none.
+
+        A driver that was started again may get another call of a process before its sign of life.
 
         Raises:
-            ReplacedError: It is not.
+            ReplacedError: It was replaced or removed.
         """
         with self._lock:
             self._require(index, process)
@@ -110,8 +112,10 @@ class WorkerRegistry:
 
     def _require(self, index: int, process: str) -> None:
         joined = self._joined[index]
-        if joined is None or joined.process != process:
+        if process in self._refused or (joined is not None and joined.process != process):
             raise _replaced(index)
+        if joined is None:
+            self._joined[index] = Joined(process)
 
 
 def _replaced(index: int) -> ReplacedError:

@@ -13,7 +13,7 @@ class TrialAccess(Access):
 
     Attributes:
         study: Its name in the storage.
-        socket: Path of the Unix socket on which Optuna's gRPC proxy serves the storage.
+        socket: Path of the Unix socket on which Optuna's gRPC proxy serves the storage; empty: the driver relays it.
         metric: The objective, a metric of the program's evaluation.
         prune_steps: Steps between evaluations after which a trial may be pruned; None: none is pruned.
     """

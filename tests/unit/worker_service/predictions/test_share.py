@@ -35,7 +35,7 @@ class _Sum:
 
 def _share(folder: Path, data: tf.data.Dataset, index: int, predictor: _Sum | None = None) -> Share:
     request = Request(job="{}", data="data:set", workers=2)
-    life = SignsOfLife(folder / "alive")
+    life = SignsOfLife.in_file(folder / "alive")
     write_share(predictor or _Sum(), data.batch(3), _job(), request, folder, index, life, Stop())
     return Share.read(folder, index)
 
