@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
@@ -22,7 +21,8 @@ from psfleet.tf.program_data import read_within_deadline, training_data
 from worker_service.input_pipeline import batch_spec, read
 from worker_service.keras_export import require_equal, saving
 from worker_service.predictions.graph_model import GraphModel
-from worker_service.predictions.names import INPUTS, by_name, features_of
+from worker_service.predictions.names import INPUTS, by_name, features_of, of_predictions
+from worker_service.predictions.weights import Weights
 
 SIGNATURE = v1.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 
@@ -48,7 +48,7 @@ def write(checkpoint: Checkpoint, program: GraphProgram, job: Job, folder: Path,
         raise ProgramError(f"program {job.program!r}: the training data of shard 0 is empty, expected examples")
     # Of a tuple the first component is flattened first.
     x = batch[: len(tf.nest.flatten(features))]
-    model = GraphModel(program, job, _dense_values(checkpoint), (), features)
+    model = GraphModel(program, job, _dense(checkpoint), features, of_predictions)
     with saving(job, "exporting the model"):
         inputs = _save(model, features, folder)
     with user_code(job, "loading the exported model"):
@@ -61,19 +61,17 @@ def write(checkpoint: Checkpoint, program: GraphProgram, job: Job, folder: Path,
     return f"predictions of {len(x[0])} examples verified"
 
 
-def _dense_values(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
+def _dense(checkpoint: Checkpoint) -> Weights:
     """Every named tensor, and whole tables: a server has no rows of a ps."""
-    tables = checkpoint.layout.embeddings
-    return read_tensors(checkpoint) | {
-        table.name: dense_table(table, table_ranges(checkpoint, table)) for table in tables
-    }
+    tables = {each.name: dense_table(each, table_ranges(checkpoint, each)) for each in checkpoint.layout.embeddings}
+    return Weights(checkpoint.step, read_tensors(checkpoint) | tables, f"checkpoint {checkpoint.folder}")
 
 
 def _save(model: GraphModel, features: Any, folder: Path) -> dict[str, tf.Tensor]:
     """Writes the files; the placeholders by the names of the inputs."""
     inputs = by_name(tf.nest.pack_sequence_as(features, model.feeds), INPUTS)
     with model.session.graph.as_default():
-        signature = v1.saved_model.predict_signature_def(inputs, model.outputs)
+        signature = v1.saved_model.predict_signature_def(inputs, model.outputs())
         builder = v1.saved_model.Builder(str(folder))
         builder.add_meta_graph_and_variables(
             model.session,

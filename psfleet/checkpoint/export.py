@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol, TypeVar
@@ -13,15 +13,16 @@ import numpy as np
 from psfleet.checkpoint import evaluated
 from psfleet.checkpoint.dense_export import require_memory, write_dense
 from psfleet.checkpoint.in_progress import may_be_in_progress
-from psfleet.checkpoint.keras_names import Variable, keras_names
+from psfleet.checkpoint.keras_names import Variable, named_variables
 from psfleet.checkpoint.location import Folder, recorded_root
 from psfleet.checkpoint.manifest import MANIFEST, Checkpoint, read_manifest
+from psfleet.checkpoint.model_tensors import require_shapes
 from psfleet.checkpoint.recorded_program import recorded_program
 from psfleet.checkpoint.store import committed_checkpoints, is_checkpoint_name, newest, verify
 from psfleet.checkpoint.store_client import StoreError
 from psfleet.checkpoint.table_specs import require_row_numbers
 from psfleet.checkpoint.tensors import read_tensors, table_ranges
-from psfleet.errors import BadJobError, UsageError
+from psfleet.errors import UsageError
 from psfleet.job.job import parse_job
 from psfleet.job.program import KerasProgram, load_program
 from psfleet.layout import dense_table
@@ -187,33 +188,15 @@ def assign(checkpoint: Checkpoint, model: KerasModel) -> int:
     tables = {table.name: table for table in checkpoint.layout.embeddings}
     saved = {name: list(tensor.shape) for name, tensor in tensors.items()}
     saved |= {name: [table.rows, table.width] for name, table in tables.items()}
-    for name, variable in matched(f"checkpoint {checkpoint.folder}", saved, model).items():
+    named = named_variables(model)
+    built = {name: list(variable.shape) for name, variable in named.items()}
+    require_shapes(f"checkpoint {checkpoint.folder}", saved, built)
+    for name, variable in named.items():
         is_table = name in tables
         variable.assign(
             dense_table(tables[name], table_ranges(checkpoint, tables[name])) if is_table else tensors[name]
         )
     return len(saved)
-
-
-def matched(source: str, saved: Mapping[str, list[int]], model: KerasModel) -> dict[str, KerasVariable]:
-    """The variables of a built model by name, which have the names and shapes of saved tensors.
-
-    Args:
-        source: Where the tensors are saved, for the error.
-
-    Raises:
-        BadJobError: They differ; names one of them and both shapes.
-    """
-    variables = [*model.trainable_variables, *model.non_trainable_variables]
-    named = dict(zip(keras_names(variables), variables, strict=True))
-    built = {name: list(variable.shape) for name, variable in named.items()}
-    for name in sorted({*saved, *built}):
-        if saved.get(name) != built.get(name):
-            raise BadJobError(
-                f"tensor {name!r} is {saved.get(name, 'missing')} in {source} and {built.get(name, 'missing')} in the "
-                "program's model"
-            )
-    return named
 
 
 def built_model_of(checkpoint: Checkpoint, otherwise: str = f"--out *{SAFETENSORS}") -> Any:

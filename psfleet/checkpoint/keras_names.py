@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Variable(Protocol):
@@ -20,6 +20,12 @@ def keras_names(variables: Sequence[Variable]) -> list[str]:
     `model.variables` has another order, and would therefore number the variables differently.
     """
     return numbered(variable.path for variable in variables)
+
+
+def named_variables(model: Any) -> dict[str, Any]:
+    """All variables of a built model by `keras_names`, the trainable ones first."""
+    variables = [*model.trainable_variables, *model.non_trainable_variables]
+    return dict(zip(keras_names(variables), variables, strict=True))
 
 
 def numbered(names: Iterable[str], separator: str = "#") -> list[str]:

@@ -17,8 +17,8 @@ def check_tables(checkpoint: Checkpoint, layout: Layout) -> None:
     for name in sorted({*old, *new}):
         if old.get(name) != new.get(name):
             raise BadJobError(
-                f"table {name!r} is {_table(old.get(name))} in checkpoint {checkpoint.folder} and "
-                f"{_table(new.get(name))} in the job; --fresh starts a new run"
+                f"table {name!r} is {described(old.get(name))} in checkpoint {checkpoint.folder} and "
+                f"{described(new.get(name))} in the job; --fresh starts a new run"
             )
 
 
@@ -39,7 +39,8 @@ def require_row_numbers(checkpoint: Checkpoint, what: str) -> None:
         )
 
 
-def _table(spec: EmbeddingSpec | None) -> str:
+def described(spec: EmbeddingSpec | None) -> str:
+    """A table for an error; None: there is none."""
     if spec is None:
         return "missing"
     hashed = ", hashed" if spec.is_hashed else ""

@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from psfleet.errors import SIGNAL_BASE, UsageError
-from psfleet.job.service_access import BETWEEN_GRAPH, MODES, FrontOptions
+from psfleet.inference.access import MAX_CONNECTIONS
+from psfleet.job.service_access import BETWEEN_GRAPH, MODES, FrontOptions, Mode
 from psfleet.serving import sources
 from psfleet.serving.service import serve as run_service
 
@@ -40,6 +41,14 @@ def serve(
     grpc_port: Annotated[int, typer.Option(min=1, max=65535, help="The port of gRPC.")] = 8001,
     metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="The port of Prometheus metrics; 0: none.")] = 0,
     token_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The bearer token of clients.")] = None,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The certificate of the front in PEM; with it REST and gRPC have TLS."),
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="The key of --tls-cert in PEM.")] = None,
+    max_connections: Annotated[
+        int, typer.Option(min=1, help="Open connections of REST, and as many of gRPC.")
+    ] = MAX_CONNECTIONS,
     max_batch_rows: Annotated[int, typer.Option(min=1, help="The largest batch of concurrent queries.")] = 64,
     linger_secs: Annotated[float, typer.Option(min=0, help="How long a query waits for others.")] = 0.002,
     max_query_bytes: Annotated[int, typer.Option(min=1, help="The largest message of a query.")] = MAX_QUERY_BYTES,
@@ -51,9 +60,7 @@ def serve(
         raise UsageError(f"--on {on}: services run as processes of this machine, expected no --on")
     if find_spec("aiohttp") is None:
         raise UsageError("aiohttp is not installed, expected the extra: pip install 'psfleet[serve]'")
-    mode = next((each for each in MODES if each == members), None)
-    if mode is None:
-        raise UsageError(f"--members {members}: expected one of {', '.join(MODES)}")
+    mode = _mode(members)
     if name is not None and not NAME.fullmatch(name):
         raise UsageError(f"--name {name!r}: expected letters, digits, dots, dashes and underscores, a letter first")
     found = _sources(models, top, step, best, name)
@@ -65,11 +72,25 @@ def serve(
         max_batch_rows=max_batch_rows,
         linger_secs=linger_secs,
         max_query_bytes=max_query_bytes,
-        token_file=None if token_file is None else str(token_file.absolute()),
+        max_connections=max_connections,
+        token_file=_absolute(token_file),
+        tls_cert=_absolute(tls_cert),
+        tls_key=_absolute(tls_key),
     )
     folder = out if out is not None else Path("services") / found.name
     number = run_service(found, mode, options, metrics_port, folder, lambda text: typer.echo(text, err=True))
     raise typer.Exit(SIGNAL_BASE + number)
+
+
+def _mode(text: str) -> Mode:
+    for mode in MODES:
+        if text == mode:
+            return mode
+    raise UsageError(f"--members {text}: expected one of {', '.join(MODES)}")
+
+
+def _absolute(file: Path | None) -> str | None:
+    return None if file is None else str(file.absolute())
 
 
 def _sources(models: list[str], top: int | None, step: int | None, best: bool, name: str | None) -> sources.Sources:

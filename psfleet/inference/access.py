@@ -1,15 +1,50 @@
-"""Who may use a service: on loopback everyone of the machine, elsewhere who has the token."""
+"""Who may use a service, and how: on loopback everyone of the machine, elsewhere who has the token; with TLS or not."""
 
 from __future__ import annotations
 
 import hmac
+from dataclasses import dataclass
 from pathlib import Path
 
 from psfleet.errors import UsageError
+from psfleet.inference.server_certificate import ServerCertificate, server_certificate
+from psfleet.job.service_access import FrontOptions
 
 SCHEME = "Bearer "
 MIN_TOKEN_CHARACTERS = 16
+MAX_CONNECTIONS = 400
+"""By default; both servers' stay below the 1024 open files that a process usually may have."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True)
+class Access:
+    """Conditions for clients.
+
+    Attributes:
+        token: Empty: none is needed.
+        certificate: None: connections have no TLS.
+        max_connections: Of REST, and as many of gRPC.
+    """
+
+    token: str = ""
+    certificate: ServerCertificate | None = None
+    max_connections: int = MAX_CONNECTIONS
+
+
+def read_access(options: FrontOptions) -> Access:
+    """The conditions that a front is started with.
+
+    Raises:
+        UsageError: As of `read_token` and `server_certificate`.
+    """
+    token = read_token(options.host, Path(options.token_file) if options.token_file else None)
+    return Access(token, server_certificate(options.tls_cert, options.tls_key), options.max_connections)
+
+
+def is_in_clear_text(host: str, access: Access) -> bool:
+    """Whether tokens and queries travel over a network that others may read."""
+    return host not in LOOPBACK and access.certificate is None
 
 
 def read_token(host: str, file: Path | None) -> str:

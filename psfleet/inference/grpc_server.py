@@ -14,7 +14,7 @@ from psfleet import __version__
 from psfleet.errors import LostPeerError
 from psfleet.inference import open_inference_pb2 as pb
 from psfleet.inference import open_inference_pb2_grpc
-from psfleet.inference.access import is_allowed
+from psfleet.inference.access import Access, is_allowed
 from psfleet.inference.grpc_messages import answer_message, metadata_message, parse_query
 from psfleet.inference.service import PLATFORM, ModelService
 from psfleet.inference.tensors import QueryError, Status
@@ -27,11 +27,8 @@ END_SECS = 5.0
 
 
 @asynccontextmanager
-async def serving_grpc(service: ModelService, host: str, port: int, token: str) -> AsyncIterator[None]:
+async def serving_grpc(service: ModelService, host: str, port: int, access: Access) -> AsyncIterator[None]:
     """Async context manager that serves.
-
-    Args:
-        token: See `psfleet.inference.access`.
 
     Raises:
         LostPeerError: The port is in use.
@@ -40,12 +37,17 @@ async def serving_grpc(service: ModelService, host: str, port: int, token: str) 
         ("grpc.max_receive_message_length", service.max_query_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 0),
+        # gRPC closes those beyond it at once.
+        ("grpc.max_allowed_incoming_connections", access.max_connections),
     )
-    server = grpc.aio.server(options=options, interceptors=(_Guard(token),))
+    server = grpc.aio.server(options=options, interceptors=(_Guard(access.token),))
     open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Servicer(service), server)
     at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        server.add_insecure_port(at)
+        if access.certificate is None:
+            server.add_insecure_port(at)
+        else:
+            server.add_secure_port(at, access.certificate.credentials())
     except RuntimeError as error:
         raise LostPeerError(f"gRPC port {port} of {host} is not available, expected a free port") from error
     await server.start()

@@ -12,7 +12,8 @@ from aiohttp import web
 
 from psfleet import __version__
 from psfleet.errors import LostPeerError
-from psfleet.inference.access import is_allowed
+from psfleet.inference.access import Access, is_allowed
+from psfleet.inference.limited_site import LimitedSite
 from psfleet.inference.rest_messages import answer_body, metadata_content, parse_query
 from psfleet.inference.service import PLATFORM, ModelService
 from psfleet.inference.tensors import QueryError, Status
@@ -27,21 +28,18 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @asynccontextmanager
-async def serving_rest(service: ModelService, host: str, port: int, token: str) -> AsyncIterator[None]:
+async def serving_rest(service: ModelService, host: str, port: int, access: Access) -> AsyncIterator[None]:
     """Async context manager that serves; in a loop of any thread.
-
-    Args:
-        token: See `psfleet.inference.access`.
 
     Raises:
         LostPeerError: The port is in use.
     """
     runner = web.AppRunner(
-        application(service, token), access_log=None, handle_signals=False, shutdown_timeout=END_SECS
+        application(service, access.token), access_log=None, handle_signals=False, shutdown_timeout=END_SECS
     )
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port).start()
+        await LimitedSite(runner, host, port, access).start()
     except OSError as error:
         await runner.cleanup()
         raise LostPeerError(

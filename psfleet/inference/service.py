@@ -15,7 +15,7 @@ from psfleet.inference.tensors import ModelMetadata, QueryError, Status
 
 logger = logging.getLogger("psfleet.front")
 
-PLATFORM = "tensorflow_keras"
+PLATFORM = "tensorflow_psfleet"
 """Of the model, for information: in the protocol's form `<project>_<format>`."""
 
 

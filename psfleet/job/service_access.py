@@ -45,7 +45,10 @@ class FrontOptions(Section):
         max_batch_rows: Of a batch of queries.
         linger_secs: How long a query waits for others.
         max_query_bytes: Of the message of a query.
+        max_connections: Open connections of REST, and as many of gRPC.
         token_file: File with the token of clients; None: there is none.
+        tls_cert: File with the certificate of the front; None: it has no TLS.
+        tls_key: File with the key of that certificate.
     """
 
     host: str
@@ -55,7 +58,10 @@ class FrontOptions(Section):
     max_batch_rows: PositiveInt
     linger_secs: float
     max_query_bytes: PositiveInt
+    max_connections: PositiveInt
     token_file: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
 
 
 class ServiceAccess(Access):

@@ -6,6 +6,7 @@ import http.client
 import itertools
 import signal
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from psfleet.errors import UsageError
 from psfleet.files import only_user
-from psfleet.inference.access import read_token
+from psfleet.inference.access import Access, is_in_clear_text, read_access
 from psfleet.job.service_access import FrontOptions, Mode
 from psfleet.plurals import counted
 from psfleet.service.process_environment import require_tensorflow
@@ -43,12 +44,12 @@ def serve(
         The number of the signal.
 
     Raises:
-        UsageError: A port is in use or given twice, another service uses the folder, or the token is missing or
-            cannot be read.
+        UsageError: A port is in use or given twice, another service uses the folder, or the token or the certificate
+            is missing or cannot be read.
         PsfleetError: A process failed in a way that would recur.
     """
     require_tensorflow()
-    read_token(options.host, Path(options.token_file) if options.token_file else None)
+    access = read_access(options)
     _require_ports(options, metrics_port)
     received: list[int] = []
     with only_user(folder, "psfleet serve"), collected_signals(received):
@@ -57,13 +58,16 @@ def serve(
         try:
             members = counted(len(sources.members), "member")
             say(f"{sources.name}: starting a front and {members} (importing TensorFlow takes some seconds)")
+            if is_in_clear_text(options.host, access):
+                say(f"--host {options.host} without --tls-cert: tokens and queries travel in clear text")
             processes.start()
             while not received:
                 for text in processes.revive():
                     say(text)
-                if not processes.was_ready and _is_ready(options.host, options.rest_port):
+                if not processes.was_ready and _is_ready(options, access):
                     processes.was_ready = True
-                    at = f"http://{options.host}:{options.rest_port}/v2/models/{sources.name}"
+                    scheme = "http" if access.certificate is None else "https"
+                    at = f"{scheme}://{options.host}:{options.rest_port}/v2/models/{sources.name}"
                     say(f"{sources.name} is ready: {at}, gRPC port {options.grpc_port}")
                 threading.Event().wait(POLL_SECS)
             processes.front.signal(signal.SIGTERM)
@@ -98,8 +102,15 @@ def _require_free(option: str, host: str, port: int) -> None:
             raise UsageError(f"{option} {port} of {host}: {error.strerror or error}, expected a free port") from error
 
 
-def _is_ready(host: str, port: int) -> bool:
-    connection = http.client.HTTPConnection(ANY_HOSTS.get(host, host), port, timeout=1.0)
+def _is_ready(options: FrontOptions, access: Access) -> bool:
+    host = ANY_HOSTS.get(options.host, options.host)
+    if access.certificate is None:
+        connection = http.client.HTTPConnection(host, options.rest_port, timeout=1.0)
+    else:
+        # The certificate has the name that clients use, which may not be this address.
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        connection = http.client.HTTPSConnection(host, options.rest_port, timeout=1.0, context=context)
     try:
         connection.request("GET", "/v2/health/ready")
         return connection.getresponse().status == http.client.OK

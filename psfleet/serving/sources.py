@@ -118,7 +118,7 @@ def _trial(folder: Path, trial: Any) -> MemberSource:
 
 def _name_of_job(run: str, step: int | None, best: bool) -> str:
     checkpoint = versions.find(parse(run), step, best, is_live=True)
-    job, _ = recorded_program(checkpoint, "a KerasProgram")
+    job, _ = recorded_program(checkpoint)
     return job.name
 
 

@@ -51,7 +51,7 @@ def run_of(folder: Path, name: str, program: str) -> str:
 @pytest.mark.parametrize(
     ("programs", "code", "message"),
     [
-        (["graph_program"], 64, "member 0 failed: program versioned_program:graph_program has no Keras model"),
+        (["graph_program"], 64, "member 0 failed: program 'versioned_program:graph_program' has no predictions"),
         (["keras_program", "flat_program"], 78, "expected those that the service has"),
     ],
 )

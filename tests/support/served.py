@@ -6,7 +6,7 @@ import http.client
 import json
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +34,7 @@ class Served:
         grpc_port: Of gRPC.
         process: The command.
         num_members: Of the service.
+        probe: A query that has an answer.
     """
 
     folder: Path
@@ -42,6 +43,7 @@ class Served:
     process: Process
     num_members: int
     screen: Path = field(repr=False)
+    probe: Mapping[str, Any] = field(repr=False)
 
     def client(self) -> RestClient:
         """A client with a connection of its own."""
@@ -56,7 +58,7 @@ class Served:
         """Waits until answers are made of so many members."""
         with self.client() as client:
             wait_until(
-                lambda: client.status_and_content("POST", "/v2/models/net/infer", query([[0, 0]])), secs,
+                lambda: client.status_and_content("POST", "/v2/models/net/infer", self.probe), secs,
                 f"answers of {members}", done=lambda found: found[1].get("parameters") == {"members": members},
             )  # fmt: skip
 
@@ -122,7 +124,13 @@ def query(rows: Any, datatype: str = "FP32", name: str = "input_0") -> dict[str,
 
 
 @contextmanager
-def serving(folder: Path, runs: Sequence[Path | str], *options: str, num_members: int = 0) -> Iterator[Served]:
+def serving(
+    folder: Path,
+    runs: Sequence[Path | str],
+    *options: str,
+    num_members: int = 0,
+    probe: Mapping[str, Any] | None = None,
+) -> Iterator[Served]:
     """Serves runs during the block, ready at its start; the command ends by SIGTERM."""
     (address,) = free_addresses(1)
     screen = folder / "screen"
@@ -131,7 +139,10 @@ def serving(folder: Path, runs: Sequence[Path | str], *options: str, num_members
         "psfleet", "serve", *map(str, runs), "--out", "service", "--rest-port", str(address.port),
         "--grpc-port", str(address.control_port), *options, folder=folder, out=screen, err=screen,
     )  # fmt: skip
-    served = Served(folder / "service", address.port, address.control_port, process, num_members or len(runs), screen)
+    served = Served(
+        folder / "service", address.port, address.control_port, process, num_members or len(runs), screen,
+        probe or query([[0, 0]]),
+    )  # fmt: skip
     try:
         wait_until(lambda: "is ready" in screen.read_text() or process.poll() is not None, READY_SECS, "the service")
         assert process.poll() is None, screen.read_text()

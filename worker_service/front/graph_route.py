@@ -24,8 +24,8 @@ from psfleet.inference.batches import MAX_IN_FLIGHT, Inputs
 from psfleet.inference.ensemble import Ensemble
 from psfleet.inference.predictions import Prediction
 from psfleet.inference.tensors import ModelMetadata
-from psfleet.polling import run_within
 from psfleet.tf.error_text import reason
+from psfleet.tf.opening import open_within
 from psfleet.tf.own_session import OwnSession, unoptimized
 from psfleet.tf.query_queues import CAPACITY, CONTAINER, PREDICT, dtypes
 from psfleet.tf.server import session_config
@@ -166,8 +166,9 @@ class GraphRoute:
                 with graph.device(f"/job:{job}/task:0"):
                     found = tf.raw_ops.PyFunc(input=[tf.identity(each) for each in feeds], token=PREDICT, Tout=types)
                 puts[index] = results.enqueue([number, tf.constant(index, tf.int64), *found])
+            nothing = tf.no_op()
         session = v1.Session(self._target, graph=graph, config=config)
-        run_within(OPEN_SECS, session.list_devices)
+        open_within(OPEN_SECS, session, nothing)
         names = {index: name for index, (name, _) in members.items()}
         return _Session(session, names, number, feeds, puts)
 

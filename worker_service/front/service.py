@@ -6,11 +6,10 @@ import asyncio
 import logging
 import os
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 from psfleet.addresses import Address
 from psfleet.errors import BadJobError
-from psfleet.inference.access import read_token
+from psfleet.inference.access import read_access
 from psfleet.inference.batches import Batcher
 from psfleet.inference.ensemble import Ensemble
 from psfleet.inference.grpc_server import serving_grpc
@@ -81,7 +80,7 @@ async def _serve(
 ) -> None:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
-    token = read_token(options.host, Path(options.token_file) if options.token_file else None)
+    conditions = read_access(options)
     ensemble = Ensemble(access.name, access.num_members, options.timeout_secs)
     max_wait_secs = MAX_WAIT * options.timeout_secs
     batcher = Batcher(ensemble.ask, options.max_batch_rows, options.linger_secs, loop.time, max_wait_secs)
@@ -113,8 +112,8 @@ async def _serve(
     Members(target, ensemble, route, fail).start()
     waiting = loop.run_in_executor(None, stopped)
     async with AsyncExitStack() as servers:
-        await servers.enter_async_context(serving_rest(service, options.host, options.rest_port, token))
-        await servers.enter_async_context(serving_grpc(service, options.host, options.grpc_port, token))
+        await servers.enter_async_context(serving_rest(service, options.host, options.rest_port, conditions))
+        await servers.enter_async_context(serving_grpc(service, options.host, options.grpc_port, conditions))
         text = "listens on %s, REST %d, gRPC %d"
         extra = {"event": "listening", "pid": os.getpid()}
         logger.info(text, options.host, options.rest_port, options.grpc_port, extra=extra)

@@ -18,8 +18,9 @@ from psfleet.addresses import Address
 from psfleet.errors import LostPeerError
 from psfleet.inference.tensors import ModelMetadata
 from psfleet.job.sections import Device
-from psfleet.polling import run_within, wait_until
+from psfleet.polling import wait_until
 from psfleet.tf.error_text import reason
+from psfleet.tf.opening import open_within
 from psfleet.tf.own_session import is_refused
 from psfleet.tf.query_queues import (
     FRONT,
@@ -76,10 +77,11 @@ class FrontConnection:
             taken = [tf.identity(each) for each in _listed(queues.queries.dequeue())]
             feeds, text = placeholders(queues.predictions), v1.placeholder(tf.string, [])
             enqueue, join = queues.predictions.enqueue(feeds), joins.enqueue([text])
+            nothing = tf.no_op()
         self._session = v1.Session(f"grpc://{own.data}", graph=graph, config=config)
         try:
             with _losses():
-                run_within(FRONT_SECS, self._session.list_devices)
+                open_within(FRONT_SECS, self._session, nothing)
                 self._take = self._session.make_callable(taken)
                 self._put = self._session.make_callable(enqueue, feeds)
                 self._join = self._session.make_callable(join, [text])

@@ -12,7 +12,8 @@ from psfleet.checkpoint.location import parse
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.errors import PsfleetError
 from psfleet.job.service_access import MemberSource
-from worker_service.member.model import Weights, checkpoint_weights, found_checkpoint, origin_of
+from worker_service.member.model import found_checkpoint
+from worker_service.predictions.weights import Weights, of_checkpoint, origin_of
 
 logger = logging.getLogger("psfleet.member")
 
@@ -66,7 +67,7 @@ class NewerWeights:
             if origin_of(checkpoint) == self._origin:
                 self._invalid, self._verified = self._newest, self._clock()
                 return
-            weights = checkpoint_weights(checkpoint)
+            weights = of_checkpoint(checkpoint)
         except (PsfleetError, OSError) as error:
             self._invalid, self._verified = self._newest, self._clock()
             if str(error) != self._problem:

@@ -1,1 +1,1 @@
-"""A worker of `psfleet predict`: predicts its share of the batches of a data set, in this process alone."""
+"""Trained programs that predict in this process alone; a worker of `psfleet predict` with its share of the batches."""

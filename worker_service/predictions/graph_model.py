@@ -13,67 +13,71 @@ from psfleet.errors import BadJobError, UsageError
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram
 from psfleet.layout import EmbeddingSpec
-from psfleet.layout.embedding import IDS, ROWS
 from psfleet.tf.program_data import batches_explained
 from psfleet.tf.server import session_config
 from worker_service.frontends.evaluation_errors import evaluating
 from worker_service.frontends.graph_tables import TableVariable
 from worker_service.frontends.table_rows import SavedRows, TableUses
-from worker_service.predictions.names import checked_predictions
+from worker_service.predictions.names import Naming, checked_predictions
+from worker_service.predictions.weights import Weights
 
 WHAT = "predict(features)"
 
 
 class GraphModel:
-    """The graph of the predictions, and an open session with the weights.
+    """See `Predictor`: the graph of the predictions, and an open session with the weights.
 
     Attributes:
+        features: See `Predictor`.
         session: The session.
         feeds: A placeholder for each tensor of the features, in `tf.nest.flatten` order.
-        outputs: The predictions by name.
         variables: All variables of the weights, without tables.
         initializer: Of the lookup tables of the program.
     """
 
-    def __init__(
-        self,
-        program: GraphProgram,
-        job: Job,
-        values: Mapping[str, np.ndarray],
-        embeddings: Sequence[EmbeddingSpec],
-        features: Any,
-    ) -> None:
+    def __init__(self, program: GraphProgram, job: Job, weights: Weights, features: Any, named: Naming) -> None:
         """Builds the graph; arguments and errors as of `predictor`."""
         if program.predict is None:
             raise UsageError(f"program {job.program!r} has no predictions, expected GraphProgram(predict=...)")
         self._job = job
-        rows_of = {f"{spec.name}{suffix}" for spec in embeddings for suffix in (IDS, ROWS)}
-        tensors = {name: value for name, value in values.items() if name not in rows_of}
+        self._embeddings = weights.embeddings
+        self.features = features
         with tf.Graph().as_default() as graph:
             v1.set_random_seed(job.train.seed)
             self.feeds = [v1.placeholder(spec.dtype, spec.shape) for spec in tf.nest.flatten(features)]
-            named, loaded = _variables(tensors)
-            self.variables = list(named.values())
+            variables, self._assignments = _variables(weights.tensors)
+            self.variables = list(variables.values())
             # TensorFlow's registry has weak references to the functions that read rows.
-            self._rows = SavedRows(embeddings)
-            self._rows.use(values)
-            getter = _getter(named | _tables(embeddings, self._rows), job)
+            self._rows = SavedRows(weights.embeddings)
+            getter = _getter(variables | _tables(weights.embeddings, self._rows), job)
             shapes = [feed.shape for feed in self.feeds]
             with batches_explained(shapes), v1.variable_scope("", custom_getter=getter), evaluating(job, WHAT):
                 predictions = program.predict(tf.nest.pack_sequence_as(features, self.feeds))
-            self.outputs = checked_predictions(predictions, job)
+            self._outputs = checked_predictions(predictions, job, named)
             self.initializer = v1.tables_initializer()
             others = v1.local_variables_initializer()
         self.session = v1.Session(graph=graph, config=session_config(job.device))
         with evaluating(job, WHAT):
             self.session.run([self.initializer, others])
-            for name, (feed, assignment) in loaded.items():
-                self.session.run(assignment, {feed: tensors[name]})
+        self.assign(weights)
+
+    def outputs(self) -> dict[str, tf.Tensor]:
+        """See `Predictor`."""
+        return self._outputs
+
+    def assign(self, weights: Weights) -> None:
+        """See `Predictor`."""
+        shapes = {name: feed.shape.as_list() for name, (feed, _) in self._assignments.items()}
+        weights.require(shapes, self._embeddings)
+        with evaluating(self._job, WHAT):
+            for name, (feed, assignment) in self._assignments.items():
+                self.session.run(assignment, {feed: weights.values[name]})
+        self._rows.use(weights.values)
 
     def predict(self, features: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
         """See `Predictor`."""
         with evaluating(self._job, WHAT):
-            found: dict[str, np.ndarray] = self.session.run(self.outputs, dict(zip(self.feeds, features, strict=True)))
+            found: dict[str, np.ndarray] = self.session.run(self._outputs, dict(zip(self.feeds, features, strict=True)))
         return found
 
 

@@ -7,12 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import safetensors.numpy
 import tensorflow as tf
 
 from psfleet.checkpoint.location import parse
 from psfleet.checkpoint.manifest import read_manifest
-from psfleet.checkpoint.tensors import read_values
 from psfleet.errors import ProgramError
 from psfleet.job import trial_records
 from psfleet.job.job import Job, job_from_json
@@ -29,6 +27,7 @@ from worker_service.input_pipeline import PREFETCHED_BATCHES
 from worker_service.predictions.names import features_of
 from worker_service.predictions.predictor import Predictor, predictor
 from worker_service.predictions.share import write_share
+from worker_service.predictions.weights import of_checkpoint, of_trial
 from worker_service.random_data import is_random
 from worker_service.trial.signs_of_life import SignsOfLife
 
@@ -97,7 +96,6 @@ def _prepare(device: Device) -> None:
 
 def _loaded(request: Request, program: KerasProgram | GraphProgram, job: Job, features: Any) -> Predictor:
     if request.weights is not None:
-        return predictor(program, job, safetensors.numpy.load_file(request.weights), (), features)
+        return predictor(program, job, of_trial(request.weights, job.train.steps), features)
     assert request.checkpoint is not None, "the request has one of the two"
-    checkpoint = read_manifest(parse(request.checkpoint))
-    return predictor(program, job, read_values(checkpoint), checkpoint.layout.embeddings, features)
+    return predictor(program, job, of_checkpoint(read_manifest(parse(request.checkpoint))), features)

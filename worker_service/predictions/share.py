@@ -15,6 +15,7 @@ from psfleet.errors import ProgramError, StorageError
 from psfleet.job.job import Job
 from psfleet.job.prediction_files import Output, Request, Share, values_file
 from psfleet.service.process import Stop
+from psfleet.tf.program_data import batches_explained
 from worker_service.input_pipeline import read
 from worker_service.predictions.names import features_of
 from worker_service.predictions.predictor import Predictor
@@ -54,7 +55,9 @@ def write_share(
             num_examples += len(features[0])
             if number % request.workers == index:
                 life.begin(f"the predictions of batch {number + 1}", job.deadlines.stall_secs)
-                values.add(predictor.predict(features), len(features[0]))
+                with batches_explained([each.shape for each in features]):
+                    predictions = predictor.predict(features)
+                values.add(predictions, len(features[0]))
                 counts.append(len(features[0]))
             life.begin(f"batch {number + 2}", job.deadlines.first_secs)
         if not num_examples:
@@ -90,6 +93,8 @@ class _Values:
             if value.ndim == 0 or len(value) != num_examples:
                 expected = f"expected [{num_examples}, ...]: a row for each example"
                 raise ProgramError(f"program {self._job.program!r}: {name} has shape {list(value.shape)}, {expected}")
+            if value.dtype == object:
+                raise ProgramError(f"program {self._job.program!r}: {name} is a tensor of strings, expected numbers")
         found = [
             Output(name=name, dtype=value.dtype.name, shape=list(value.shape[1:]))
             for name, value in predictions.items()

@@ -23,6 +23,11 @@ from support.exported_run import trained
         (["--token-file", "missing"], "missing: No such file or directory, expected a file that can be read\n"),
         (["--host", "0.0.0.0"], "--host 0.0.0.0 is not one of loopback"),
         (["--host", "0.0.0.0", "--token-file", "missing"], "--token-file "),
+        (["--tls-key", "missing"], "--tls-key is given without --tls-cert, expected both or neither"),
+        (
+            ["--tls-cert", "missing", "--tls-key", "missing"],
+            "missing: No such file or directory, expected a certificate",
+        ),
     ],
 )
 def test_options_that_cannot_be_served_are_refused(

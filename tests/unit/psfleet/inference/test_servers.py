@@ -2,70 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 from aiohttp import ClientSession
+from support.inference_service import service_without_members, with_service
 
-from psfleet.errors import LostPeerError, UsageError
+from psfleet.errors import LostPeerError
 from psfleet.inference import open_inference_pb2 as pb
-from psfleet.inference.access import is_allowed, read_token
-from psfleet.inference.batches import Batcher, Inputs
-from psfleet.inference.ensemble import Ensemble
+from psfleet.inference.access import Access
 from psfleet.inference.grpc_server import serving_grpc
-from psfleet.inference.metrics import ServiceMetrics
 from psfleet.inference.open_inference_pb2_grpc import GRPCInferenceServiceStub
-from psfleet.inference.predictions import Prediction
 from psfleet.inference.rest import JSON_LENGTH, serving_rest
-from psfleet.inference.service import ModelService
-from psfleet.inference.tensors import ModelMetadata, TensorMetadata
-from psfleet.processes.ports import free_addresses
 
 TOKEN = "a-token-of-many-characters"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
-METADATA = ModelMetadata(
-    inputs=(
-        TensorMetadata(name="a", datatype="FP16", shape=(-1, 2)),
-        TensorMetadata(name="b", datatype="BYTES", shape=(-1,)),
-    ),
-    outputs=(
-        TensorMetadata(name="twice", datatype="FP16", shape=(-1, 2)),
-        TensorMetadata(name="same", datatype="BYTES", shape=(-1,)),
-    ),
-)
 A = np.array([[1, 2], [3, 4]], np.float16)
 TENSORS = [
     {"name": "b", "datatype": "BYTES", "shape": [2], "data": ["x", "y"]},
     {"name": "a", "datatype": "FP16", "shape": [2, 2], "data": [[1, 2], [3, 4]]},
 ]
-
-
-class _Link:
-    def __init__(self, ensemble: Ensemble) -> None:
-        self._ensemble = ensemble
-
-    def send(self, number: int, inputs: Inputs) -> None:
-        self._ensemble.reply(0, self, number, Prediction(3, [2 * inputs[0], inputs[1]]), 0.0)
-
-
-def with_service(use: Callable[[int], Awaitable[Any]], protocol: Any = serving_rest, token: str = "") -> Any:
-    """Has a service serve on a port while `use` runs; its result."""
-    (address,) = free_addresses(1)
-
-    async def run() -> Any:
-        ensemble = Ensemble("net", 1, 1.0)
-        assert not ensemble.join(0, _Link(ensemble), 3, METADATA)
-        batcher = Batcher(ensemble.ask, 64, 0.0, asyncio.get_running_loop().time)
-        service = ModelService("net", ensemble, batcher, ServiceMetrics("net"), 10_000)
-        async with protocol(service, "127.0.0.1", address.port, token):
-            return await use(address.port)
-
-    return asyncio.run(run())
 
 
 def posted(body: bytes, headers: dict[str, str] | None = None, token: str = "") -> tuple[int, dict[str, Any], bytes]:
@@ -80,7 +39,7 @@ def posted(body: bytes, headers: dict[str, str] | None = None, token: str = "") 
             end = int(answer.headers.get(JSON_LENGTH, len(content)))
             return answer.status, json.loads(content[:end]), content[end:]
 
-    return with_service(use, token=token)
+    return with_service(use, access=Access(token))
 
 
 def test_inputs_in_any_order_give_outputs_as_json() -> None:
@@ -164,7 +123,7 @@ def test_rest_needs_the_token_for_all_but_health() -> None:
         async with ClientSession() as client, client.get(f"http://127.0.0.1:{port}/v2/health/ready") as answer:
             return answer.status
 
-    assert with_service(health, token=TOKEN) == 200
+    assert with_service(health, access=Access(TOKEN)) == 200
 
 
 def test_grpc_takes_raw_tensors_and_needs_the_token_for_all_but_health() -> None:
@@ -182,7 +141,7 @@ def test_grpc_takes_raw_tensors_and_needs_the_token_for_all_but_health() -> None
             metadata = (("authorization", f"Bearer {TOKEN}"),)
             return [caught.value.code(), await stub.ModelInfer(request, metadata=metadata)]
 
-    code, answer = with_service(use, serving_grpc, TOKEN)
+    code, answer = with_service(use, serving_grpc, Access(TOKEN))
     assert code == grpc.StatusCode.UNAUTHENTICATED
     assert (answer.id, answer.model_version, answer.parameters["members"].string_param) == ("5", "3", "1 of 1")
     np.testing.assert_array_equal(np.frombuffer(answer.raw_output_contents[0], np.float16), 2 * A.ravel())
@@ -201,7 +160,7 @@ def test_grpc_does_not_read_messages_without_the_token() -> None:
                 codes.append(caught.value.code())
         return codes
 
-    found = with_service(use, serving_grpc, TOKEN)
+    found = with_service(use, serving_grpc, Access(TOKEN))
     assert found == [grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.RESOURCE_EXHAUSTED]
 
 
@@ -223,29 +182,7 @@ def test_an_error_is_short_enough_for_the_trailers_of_grpc() -> None:
 def test_a_port_in_use_is_named(protocol: Any) -> None:
     async def use(port: int) -> None:
         with pytest.raises(LostPeerError, match=f"port {port} of 127.0.0.1 is not available"):
-            async with protocol(service_without_members(), "127.0.0.1", port, ""):
+            async with protocol(service_without_members(), "127.0.0.1", port, Access()):
                 pytest.fail("it serves on a port in use")
 
     with_service(use, protocol)
-
-
-def service_without_members() -> ModelService:
-    ensemble = Ensemble("net", 1, 1.0)
-    return ModelService("net", ensemble, Batcher(ensemble.ask, 1, 0.0), ServiceMetrics("net"), 1)
-
-
-def test_other_addresses_than_loopback_need_a_token(tmp_path: Any) -> None:
-    file = tmp_path / "token"
-    with pytest.raises(UsageError, match=r"--host 0\.0\.0\.0 is not one of loopback .*, expected --token-file, too"):
-        read_token("0.0.0.0", None)
-    assert read_token("localhost", None) == ""
-    with pytest.raises(UsageError, match="No such file"):
-        read_token("0.0.0.0", file)
-    for text in ("short", "has blanks in its many characters", "ü" * 20, ""):
-        file.write_text(text)
-        with pytest.raises(UsageError, match="expected at least 16 ASCII characters"):
-            read_token("127.0.0.1", file)
-    file.write_text(f"{TOKEN}\n")
-    assert read_token("0.0.0.0", file) == TOKEN
-    assert is_allowed(TOKEN, f"Bearer {TOKEN}")
-    assert not is_allowed(TOKEN, "Bearer ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,12 +13,15 @@ import tensorflow as tf
 from support.exported_run import BIAS, KERNEL, X, trained, with_checkpoint
 
 import psfleet
+from psfleet.checkpoint.keras_names import named_variables
 from psfleet.errors import BadJobError, NoCheckpointError, ProgramError, UsageError
 from psfleet.job.job import Job, parse_job
 from psfleet.job.service_access import MemberSource
+from psfleet.tf.program_data import built_model
 from worker_service.member import model as member_model
-from worker_service.member.model import ServedModel, Weights, load
+from worker_service.member.model import ServedModel, load
 from worker_service.member.newer_weights import INVALID_SECS, NewerWeights
+from worker_service.predictions.weights import Weights
 
 
 def served(monkeypatch: pytest.MonkeyPatch, make: object, x: object = None) -> ServedModel:
@@ -26,7 +30,8 @@ def served(monkeypatch: pytest.MonkeyPatch, make: object, x: object = None) -> S
     data = tf.data.Dataset.from_tensor_slices((examples, np.zeros([4, 1], np.float32)))
     program = psfleet.KerasProgram(model=make, loss="mse", train=lambda index, count: data)  # type: ignore[arg-type]
     monkeypatch.setattr(member_model, "load_program", lambda job, folder: program)
-    return ServedModel(job(), Path())
+    values = {name: each.numpy() for name, each in named_variables(built_model(program, job())).items()}
+    return ServedModel(job(), Path(), Weights(0, values, "its initial ones"))
 
 
 def job() -> Job:
@@ -44,8 +49,7 @@ def test_a_run_is_served_with_its_newest_weights(tmp_path: Path) -> None:
     trained(tmp_path)
     with_checkpoint(tmp_path, 7, 2 * KERNEL, BIAS)
     found, folder, weights = load(MemberSource(run=str(tmp_path)))
-    model = ServedModel(found, folder)
-    model.assign(weights)
+    model = ServedModel(found, folder, weights)
     step, (output,) = model.predict([X])
     assert (step, model.step) == (7, 7)
     np.testing.assert_allclose(output, X @ (2 * KERNEL) + BIAS, rtol=1e-6)
@@ -59,8 +63,7 @@ def test_a_trial_is_served_with_its_weights(tmp_path: Path) -> None:
     safetensors.numpy.save_file({"net/dense/kernel": KERNEL, "net/dense/bias": 5 * BIAS}, file)
     source = MemberSource(job=found.model_dump_json(), weights=str(file), program_folder=str(folder))
     found, folder, weights = load(source)
-    model = ServedModel(found, folder)
-    model.assign(weights)
+    model = ServedModel(found, folder, weights)
     step, (output,) = model.predict([X])
     assert step == found.train.steps
     np.testing.assert_allclose(output, X @ KERNEL + 5 * BIAS, rtol=1e-6)
@@ -72,8 +75,7 @@ def test_a_trial_is_served_with_its_weights(tmp_path: Path) -> None:
 def test_weights_of_another_model_are_refused_and_those_before_stay(tmp_path: Path) -> None:
     trained(tmp_path)
     found, folder, weights = load(MemberSource(run=str(tmp_path)))
-    model = ServedModel(found, folder)
-    model.assign(weights)
+    model = ServedModel(found, folder, weights)
     with pytest.raises(BadJobError, match="'net/dense/bias' is missing in elsewhere"):
         model.assign(Weights(9, {"net/dense/kernel": KERNEL}, "elsewhere"))
     assert model.predict([X])[0] == 0
@@ -90,9 +92,9 @@ def test_inputs_and_outputs_have_the_keys_of_dictionaries(monkeypatch: pytest.Mo
     assert [(each.name, each.datatype, each.shape) for each in model.metadata.inputs] == [
         ("size", "FP32", (-1, 2)), ("words", "BYTES", (-1,))
     ]  # fmt: skip
-    assert [each.name for each in model.metadata.outputs] == ["a", "b"]
+    assert [each.name for each in model.metadata.outputs] == ["b", "a"]
     words = np.array([b"ab", b"abc"], object)
-    assert model.predict([np.zeros([2, 2], np.float32), words])[1][0].tolist() == [2, 3]
+    assert model.predict([np.zeros([2, 2], np.float32), words])[1][1].tolist() == [2, 3]
 
 
 def test_a_model_that_is_a_class_has_the_inputs_of_its_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,10 +126,32 @@ def test_a_prediction_that_fails_is_an_error_of_the_program(monkeypatch: pytest.
         model.predict([np.array([[9]], np.int32)])
 
 
-def test_a_program_without_a_model_is_refused(tmp_path: Path) -> None:
-    found, folder, _ = load(MemberSource(run=str(trained(tmp_path, "graph_program"))))
-    with pytest.raises(UsageError, match="has no Keras model, expected a KerasProgram"):
-        ServedModel(found, folder)
+def test_a_graph_program_has_the_inputs_of_its_training_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    def predict(features: dict[str, Any]) -> list[tf.Tensor]:
+        return [features["user"]["age"] + 1, tf.strings.upper(features["user"]["name"])]
+
+    features = {"user": {"name": ["ann", "bob"], "age": [3, 4]}, "at": np.zeros([2, 3], np.float32)}
+    data = tf.data.Dataset.from_tensor_slices((features, [0, 0]))
+    program = psfleet.GraphProgram(loss=lambda batch: tf.constant(0.0), train=lambda *shard: data, predict=predict)
+    monkeypatch.setattr(member_model, "load_program", lambda job, folder: program)
+    model = ServedModel(job(), Path(), Weights(4, {}, "nowhere"))
+    assert [(each.name, each.datatype, each.shape) for each in model.metadata.inputs] == [
+        ("at", "FP32", (-1, 3)), ("user/age", "INT32", (-1,)), ("user/name", "BYTES", (-1,))
+    ]  # fmt: skip
+    assert [(each.name, each.datatype) for each in model.metadata.outputs] == [
+        ("output_0", "INT32"),
+        ("output_1", "BYTES"),
+    ]
+    step, (ages, names) = model.predict(
+        [np.zeros([1, 3], np.float32), np.array([7], np.int32), np.array([b"eve"], object)]
+    )
+    assert (step, ages.tolist(), names.tolist()) == (4, [8], [b"EVE"])
+
+
+def test_a_program_without_predictions_is_refused(tmp_path: Path) -> None:
+    found = load(MemberSource(run=str(trained(tmp_path, "graph_program"))))
+    with pytest.raises(UsageError, match=r"has no predictions, expected GraphProgram\(predict=\.\.\.\)"):
+        ServedModel(*found)
 
 
 def test_newer_weights_are_taken_once_and_damaged_ones_are_not(

@@ -24,13 +24,14 @@ from worker_service.trial.signs_of_life import SignsOfLife
 class _Sum:
     """Sums the features of each example; of each batch one row too few, or with another shape, if it is told so."""
 
-    def __init__(self, rows: slice = slice(None), widths: Sequence[int] = (1, 1, 1)) -> None:
+    def __init__(self, rows: slice = slice(None), widths: Sequence[int] = (1, 1, 1), dtype: type = np.float32) -> None:
         self._rows = rows
+        self._dtype = dtype
         self._widths = iter(widths)
 
     def predict(self, features: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
         sums = np.sum(features[0], 1)[self._rows]
-        return {"sum": np.repeat(sums[:, None], next(self._widths), 1)}
+        return {"sum": np.repeat(sums[:, None], next(self._widths), 1).astype(self._dtype)}
 
 
 def _share(folder: Path, data: tf.data.Dataset, index: int, predictor: _Sum | None = None) -> Share:
@@ -64,6 +65,11 @@ def test_predictions_need_a_row_for_each_example_of_one_shape(tmp_path: Path) ->
     with pytest.raises(ProgramError, match=r"sum float32 \[2\], and of an earlier sum float32 \[1\]"):
         _share(tmp_path, data, 0, _Sum(widths=[1, 2]))
     assert not list(tmp_path.glob("*.json"))
+
+
+def test_predicted_strings_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ProgramError, match="sum is a tensor of strings, expected numbers"):
+        _share(tmp_path, predicted_data.labelled(), 0, _Sum(dtype=object))
 
 
 @pytest.mark.parametrize(
