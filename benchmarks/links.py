@@ -16,7 +16,8 @@ from benchmarks.children import Children
 from benchmarks.contenders import START_SECS, Measures, measured, python, run_secs
 from benchmarks.cpu_time import cpu_time
 from benchmarks.interleaving import Contender, Plan, at_least, new_parser, run
-from benchmarks.link_hosts import PORT, Host, floor_ms, hosts, why_impossible
+from benchmarks.link_hosts import PORT, floor_ms, hosts, why_impossible
+from benchmarks.namespaces import Host
 from benchmarks.peers.starting import ddp_command
 from benchmarks.psfleet_run import WAITING_JOB, settings
 from benchmarks.psfleet_run import measured as psfleet_measured

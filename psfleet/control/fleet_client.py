@@ -84,7 +84,8 @@ class FleetClient:
     def release_loaders(self, outcome: pb.Outcome) -> None:
         """Ends the loaders. One on loopback that cannot be reached is left to its launcher.
 
-        The end of a run that failed is told once: several workers do, and the loaders of one may have ended.
+        Calls are repeated only after a run that is done: after a failure several workers make them, and loaders may
+        have ended.
         """
         pending = self._loaders
 

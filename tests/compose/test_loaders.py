@@ -27,7 +27,7 @@ SUPPORT = Path(__file__).parents[1] / "support"
 PROGRAM = SUPPORT / "programs" / "loaded_program.py"
 STEPS = 1500
 PACE_SECS = 0.03
-"""For each of the four examples of a batch, until the run is told to hurry."""
+"""For each of the four examples of a batch, until the test calls `hurry`."""
 JOB: dict[str, Any] = {
     "program": "loaded_program:build",
     "optimizer": {"name": "sgd", "learning_rate": 0.05},

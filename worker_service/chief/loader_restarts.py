@@ -17,7 +17,7 @@ LOOK_SECS = 1.0
 UNRESPONSIVE_SECS = 15.0
 """Time without an answer after which a loader counts as frozen or cut off; workers need as long to find that."""
 REPLACED = "it was replaced"
-"""The cause where the platform tells a process none, as Kubernetes."""
+"""The cause where the platform, such as Kubernetes, passes none to a process that it restarts."""
 
 
 class LoaderRestarts:

@@ -93,8 +93,8 @@ class RunFinisher:
     def save_draft(self, states: States, checkpoint: Checkpoint) -> None:
         """Writes the report without a final evaluation.
 
-        Called before the ps are told that the run is done: they end then, and no chief that replaces this one can ask
-        them for their counts. A chief that has been replaced meanwhile writes nothing.
+        Called before `Finish` is sent to the ps: they end then, and no chief that replaces this one can read their
+        counts. A chief that has been replaced meanwhile writes nothing.
         """
         self._saved = self._draft(states, checkpoint, None)
         with self._storage.writing("the report before the final evaluation"):
