@@ -30,6 +30,7 @@ from psfleet.platforms.compose.containers import (
     PROJECT,
     RESTARTING,
     WORKING_DIR,
+    archives,
     end_container,
     environment_of,
     member_of,
@@ -165,17 +166,8 @@ class Compose:
     @contextmanager
     def tar(self, job: Job, names: Sequence[str]) -> Iterator[Iterator[Iterator[bytes]]]:
         """See `Platform`. The engine reads the volume of an ended container, too."""
-
-        def archives(reader: Container) -> Iterator[Iterator[bytes]]:
-            for name in names:
-                try:
-                    chunks, _ = reader.get_archive(f"{container.OUT}/{name}")
-                except NotFound:
-                    continue
-                yield chunks
-
         with translate_errors(), self._reader(job) as reader:
-            yield archives(reader)
+            yield archives(reader, [f"{container.OUT}/{name}" for name in names])
 
     def scaled_away(self, name: str) -> list[Member]:
         """See `Platform`. Docker removes the log of a container with the container."""

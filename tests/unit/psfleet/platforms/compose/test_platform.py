@@ -93,6 +93,7 @@ class Engine:
         return note
 
     def _noting(self, found: Any) -> Any:
+        found.reload = lambda: None
         for request in ("start", "stop", "remove"):
             setattr(found, request, self._request(found.labels["psfleet.role"], request))
         return found
@@ -206,6 +207,21 @@ def test_results_are_copied_as_far_as_they_are_there() -> None:
     engine = Engine(get_archive=archive)
     with engine.platform().tar(job(), ["checkpoints", "history.jsonl", "report.json"]) as archives:
         assert [b"".join(chunks) for chunks in archives] == [b"/out/checkpoints", b"/out/report.json"]
+
+
+def test_a_fleet_that_is_removed_while_its_results_are_copied_is_a_lost_peer() -> None:
+    """A report that was not copied is not one that the chief did not leave."""
+
+    def gone(*_: str) -> None:
+        raise NotFound("No such container: chief")
+
+    engine = Engine(get_archive=gone)
+    engine.chief.reload = gone
+    with (
+        pytest.raises(LostPeerError, match="the Docker engine: No such container: chief"),
+        engine.platform().tar(job(), ["report.json"]) as archives,
+    ):
+        list(archives)
 
 
 def test_the_volume_of_a_fleet_that_is_down_is_read_by_a_container_that_is_never_started() -> None:
