@@ -23,6 +23,9 @@ from psfleet.report.evidence import first_failure, validated
 from psfleet.report.schema import EventLog, Report
 from psfleet.run_folder import Owner, RunFolder, claimed, owner
 
+COPY_SECS = 600.0
+"""How long another command may copy results into the same run folder."""
+
 
 @dataclass(frozen=True)
 class Start:
@@ -64,7 +67,7 @@ def collect(platform: Platform, name: str, folder: Path, on: str) -> Report:
     job = platform.job(name)
     chief, gone = chief_of(members), gone_for_good(members, job)
     created = chief.created if chief is not None else 0.0
-    with claimed(folder, job, fresh=False, platform=on) as run_folder:
+    with claimed(folder, job, fresh=False, platform=on, copy_secs=COPY_SECS) as run_folder:
         # Before the copy, which needs a volume or a pod: if it fails, the logs show why.
         save_logs(platform, name, members, run_folder)
         copied = copy_results(platform, job, run_folder.path, created)
@@ -116,7 +119,7 @@ def fetch(platform: Platform, name: str, job: Job | None, folder: Path, on: str)
         ran = job = platform.job(name)
         if chief.is_over and not may_restart(chief, job):
             return Fetched(collect(platform, name, folder, on))
-    with claimed(folder, ran, fresh=False, platform=on, keeps=chief is None) as run_folder:
+    with claimed(folder, ran, fresh=False, platform=on, keeps=chief is None, copy_secs=COPY_SECS) as run_folder:
         if chief is not None:
             save_logs(platform, name, members, run_folder)
         copied = copy_results(platform, job, run_folder.path, math.inf)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,14 +14,11 @@ from docker.errors import APIError, NotFound
 from support.compose_samples import container
 from support.scripted_platform import job
 
-from psfleet import run_folder
 from psfleet.errors import BadJobError, LostPeerError, UsageError
 from psfleet.launch.platform import Request
-from psfleet.platforms.compose import engine as docker_engine
 from psfleet.platforms.compose.containers import START_TRIES
 from psfleet.platforms.compose.platform import Compose
 from psfleet.platforms.compose.volume_reader import READER
-from psfleet.platforms.standing import fleet_folder
 from psfleet.service import settings
 
 SECS = 20.0
@@ -160,42 +156,6 @@ def test_a_job_that_containers_do_not_run_removes_nothing() -> None:
     with pytest.raises(BadJobError, match=r"tls is false, expected true with checkpoint\.store"):
         engine.platform().apply(unprotected)
     assert engine.asked == {}
-
-
-def test_of_two_commands_one_starts_a_fleet_and_the_other_finds_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a lock the second one removes what the first one creates."""
-    trained = job(container={"program": "image"})
-    request = Request(trained, tmp_path / "job.yaml")
-    engine = Engine(Config={"Env": [f"{settings.JOB}={trained.model_dump_json()}"]})
-    to_create = list(engine.found)
-    engine.found.clear()
-    creates, waits, created = threading.Event(), threading.Event(), []
-
-    def compose(project: str, *_: object) -> None:
-        created.append(project)
-        creates.set()
-        assert waits.wait(SECS), "the second command does not wait for the first one"
-        engine.found += to_create
-
-    def try_lock(*arguments: Any) -> bool:
-        is_held = run_folder.try_lock(*arguments)
-        if not is_held:
-            waits.set()
-        return is_held
-
-    monkeypatch.setattr(docker_engine, "compose", compose)
-    monkeypatch.setattr(docker_engine, "require_plugin", lambda: None)
-    monkeypatch.setattr(fleet_folder, "try_lock", try_lock)
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(engine.platform().apply, request)
-        assert creates.wait(SECS)
-        second = pool.submit(engine.platform().apply, request)
-        first.result(SECS)
-        second.result(SECS)
-    assert created == ["psfleet-small"]
-    assert (engine.asked["ps"], engine.asked["chief"]) == (["start"], ["start"])
 
 
 def test_results_are_copied_as_far_as_they_are_there() -> None:
