@@ -31,9 +31,10 @@ from psfleet.cli.output import progress_console
 from psfleet.cli.status_table import table_of
 from psfleet.errors import SIGNAL_BASE, UsageError
 from psfleet.job.job import load_job, name_of
+from psfleet.launch.followed import collect_followed
 from psfleet.launch.followers import following
-from psfleet.launch.platform import COMPOSE, Request
-from psfleet.launch.results import collect, fetch
+from psfleet.launch.platform import COMPOSE, Request, chief_of
+from psfleet.launch.results import fetch
 from psfleet.launch.status import container_statuses, standing_statuses
 from psfleet.launch.up import down as take_down
 from psfleet.launch.up import remove as remove_fleet
@@ -86,12 +87,14 @@ def up(
                 # Deletes the results of earlier runs here, which `collect` would otherwise mix with those of this run.
                 with claimed(folder, loaded, fresh=True, platform=on):
                     pass
-            for member in place.members(loaded.name):
+            members = place.members(loaded.name)
+            for member in members:
                 if member.url:
                     console.print(f"{member.role}: {member.url}", markup=False, highlight=False)
             with progress(console, loaded) as listener:
                 FleetWatcher(place, loaded, listener).run()
-            report = collect(place, loaded.name, folder, on)
+            chief = chief_of(members)
+            report = collect_followed(place, loaded, folder, on, 0.0 if chief is None else chief.created)
             summary(console, report, folder)
             if follower.is_last():
                 remove_fleet(place, loaded.name)

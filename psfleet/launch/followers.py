@@ -58,14 +58,14 @@ def following(platform: Platform, name: str) -> Iterator[Follower]:
 
 @contextmanager
 def starting(platform: Platform, name: str, timeout_secs: float) -> Iterator[None]:
-    """Context manager during which no other command of this user starts a fleet.
+    """Context manager during which no other command of this user starts a fleet, or removes it at a run's end.
 
     Raises:
-        DeadlineError: Another one still starts it after `timeout_secs`.
+        DeadlineError: Another one still starts it after `timeout_secs`, or has not removed it in time.
         UsageError: The platform cannot be reached.
         LostPeerError: The platform does not answer.
     """
-    with _lock_file(platform, name, "start") as lock:
+    with following(platform, name), _lock_file(platform, name, "start") as lock:
         if lock is not None:
             what = f"another command to start fleet {name}"
             wait_until(lambda: try_lock(lock, fcntl.LOCK_EX), timeout_secs, what)

@@ -103,7 +103,7 @@ def test_a_fleet_that_another_command_follows_is_left_to_it(psfleet: Psfleet, mo
     platform = ScriptedPlatform([ended("ps"), ended("chief")])
     use(monkeypatch, lambda *where: platform)
     monkeypatch.setattr(fleets, "start", lambda platform, request: None)
-    monkeypatch.setattr(fleets, "collect", lambda *arguments: DONE)
+    monkeypatch.setattr(fleets, "collect_followed", lambda *arguments: DONE)
     with following(platform, "tiny"):
         said = psfleet("up", "job.yaml")
     assert (said.code, platform.removed) == (0, [])

@@ -103,6 +103,9 @@ def test_a_command_waits_for_another_one_that_removes_the_fleet(monkeypatch: pyt
         assert last.is_last()
         with pytest.raises(DeadlineError, match="another command to remove fleet small"), following(platform, "small"):
             pytest.fail("follows a fleet that is being removed")
+        with pytest.raises(DeadlineError, match="another command to remove fleet small"):
+            start(platform, Request(job(), Path("job.yaml")))
+    assert platform.applied == []
     with following(platform, "small"):
         pass
 
