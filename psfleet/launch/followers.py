@@ -9,7 +9,7 @@ import fcntl
 import hashlib
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import IO
 
 from psfleet.files import try_lock
@@ -76,6 +76,7 @@ def starting(platform: Platform, name: str, timeout_secs: float) -> Iterator[Non
 def _lock_file(platform: Platform, name: str, purpose: str) -> Iterator[IO[str] | None]:
     """An open file of a fleet; None where this user has no folder for it, as in some pods."""
     place = hashlib.sha256(platform.location.encode()).hexdigest()[:16]
+    file = None
     try:
         folder = settings.state_folder() / FOLDER
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -83,7 +84,5 @@ def _lock_file(platform: Platform, name: str, purpose: str) -> Iterator[IO[str] 
     except (OSError, RuntimeError) as error:
         # RuntimeError: the user has no home.
         logger.debug("other commands on fleet %s are not noticed: %s", name, error)
-        yield None
-        return
-    with file:
+    with file or nullcontext():
         yield file

@@ -68,7 +68,7 @@ class Compose:
         # By container id: the restarts by psfleet, which the engine does not count.
         self._starts: Counter[str] = Counter()
 
-    @property
+    @cached_property
     @translate_errors()
     def location(self) -> str:
         """See `Platform`."""

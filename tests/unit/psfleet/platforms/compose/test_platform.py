@@ -194,15 +194,24 @@ def test_the_volume_of_a_fleet_that_is_down_is_read_by_a_container_that_is_never
     assert engine.found == []
 
 
-def test_a_reader_that_was_left_behind_goes_with_the_volume_and_before_another_one() -> None:
+def test_a_reader_that_was_left_behind_is_removed_with_the_fleet() -> None:
     engine = Engine()
     engine.found.clear()
     engine.leave_reader()
-    with engine.platform().tar(job(), ["checkpoints"]):
-        assert len(engine.found) == 1
-    engine.leave_reader()
     engine.platform().remove("small", results=True)
     assert (engine.found, engine.asked["volume"]) == ([], ["remove"])
+
+
+def test_two_commands_read_one_volume_at_the_same_time() -> None:
+    engine = Engine()
+    engine.found.clear()
+    with (
+        engine.platform().tar(job(), ["checkpoints"]) as first,
+        engine.platform().tar(job(), ["checkpoints"]) as second,
+    ):
+        assert len(engine.found) == 2
+        assert [len(list(archives)) for archives in (first, second)] == [1, 1]
+    assert engine.found == []
 
 
 def test_a_copy_that_the_engine_breaks_off_is_a_lost_peer() -> None:
