@@ -15,7 +15,8 @@ from psfleet.job.program import GraphProgram, KerasProgram
 from worker_service.batch_reader import Batch, Reading
 from worker_service.data_shard import DataShard, all_epochs
 from worker_service.input_pipeline import read
-from worker_service.loaded_data import LoadedData, LoaderLostError, check_loadable
+from worker_service.loaded_data import LoadedData
+from worker_service.loader_stream import LoaderLostError, check_loadable
 from worker_service.loader_watch import Loader
 
 logger = logging.getLogger("psfleet.worker")

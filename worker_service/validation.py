@@ -33,7 +33,7 @@ from worker_service.evaluation import Evaluator
 from worker_service.examples_in_memory import check_preload
 from worker_service.frontends import FrontEnd, front_end, planned
 from worker_service.input_pipeline import read
-from worker_service.loaded_data import check_loadable
+from worker_service.loader_stream import check_loadable
 from worker_service.local_step import LocalStep
 from worker_service.session_errors import translate_errors
 

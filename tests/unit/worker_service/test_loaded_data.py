@@ -29,8 +29,9 @@ from psfleet.processes.ports import free_addresses
 from psfleet.service import settings
 from psfleet.tls.loader_plane import LoaderPlane
 from worker_service.batch_reader import Reading
-from worker_service.loaded_data import LoadedData, LoaderLostError
+from worker_service.loaded_data import LoadedData
 from worker_service.loader.service import LoaderServicer, data_service, serve
+from worker_service.loader_stream import LoaderLostError
 from worker_service.loader_watch import Loader, LoaderWatch
 from worker_service.training_data import TrainingData
 
