@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tensorflow as tf
 from tensorflow.python.eager.cancellation import CancellationManager
@@ -63,6 +63,10 @@ class LoaderStream:
     job: Job
     what: str
     shared: str = ""
+
+    def named(self, shared: str) -> LoaderStream:
+        """The same stream, shared under another name."""
+        return replace(self, shared=shared)
 
     def elements(
         self, watch: LoaderWatch, cancellation: CancellationManager | None = None

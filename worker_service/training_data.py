@@ -43,6 +43,8 @@ class TrainingData:
         loaders: Those that read, by index; empty: this process does.
     """
 
+    is_replayable = True
+
     def __init__(
         self,
         program: KerasProgram | GraphProgram,
