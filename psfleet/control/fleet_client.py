@@ -56,7 +56,7 @@ class FleetClient:
 
     def identify(self, member: pb.Member) -> None:
         """Makes all further calls those of a member of the run."""
-        for client in self.ps:
+        for client in (*self.ps, *self._loaders):
             client.identify(member)
 
     def describe(self) -> list[pb.ShardState | None]:
@@ -80,6 +80,22 @@ class FleetClient:
         """Process and cause of the restart of each loader; None where it is not reached."""
         replies = self._call_loaders(lambda client: client.describe(LOADERS_SECS), self._loaders)
         return [reply if isinstance(reply, (pb.ShardState, NoAnswerError)) else None for reply in replies]
+
+    def loader_process(self, index: int) -> str:
+        """The name of the present process of a loader.
+
+        Raises:
+            LostPeerError: It does not answer.
+        """
+        return self._loaders[index].describe().process
+
+    def report_passes(self, passes: Sequence[pb.Pass]) -> None:
+        """Sends each loader the passes that this worker has read; one that does not answer is left out."""
+
+        def report(client: PsClient) -> pb.ShardState:
+            return client.heartbeat(pb.HeartbeatRequest(passes=passes), LOADERS_SECS)
+
+        self._call_loaders(report, self._loaders)
 
     def release_loaders(self, outcome: pb.Outcome) -> None:
         """Ends the loaders. One on loopback that cannot be reached is left to its launcher.
