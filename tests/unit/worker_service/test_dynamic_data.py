@@ -27,7 +27,7 @@ from worker_service.dynamic_data import DynamicData
 from worker_service.joined_batches import Piece
 from worker_service.pass_counts import PassCounts, PassKey
 
-EXAMPLES = 50
+EXAMPLES = 98
 """Neither a multiple of the batches of 4, nor are the parts of 2 loaders."""
 Data = Callable[[int, int], tf.data.Dataset]
 
