@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -93,3 +95,60 @@ def test_a_killed_worker_loses_what_it_has_read_ahead_and_continues_the_epoch(tm
         found, data = times_trained(fleet), reading(fleet)
     assert 0 < data.lost <= EXAMPLES
     assert found.max() <= len(data.epochs), "at most once in each epoch"
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    "update", [{"mode": "async"}, {"mode": "ssp", "bound": 2}, {"mode": "averaging", "local_steps": 3}]
+)
+def test_every_mode_reads_each_example_once_in_each_epoch(tmp_path: Path, update: dict[str, Any]) -> None:
+    with counting(tmp_path, 2, 2, 120, update=update) as fleet:
+        fleet.gates.hurry()
+        fleet.done()
+        data = reading(fleet)
+    assert data.ended_epochs >= 3
+    assert (data.lost, [epoch.delivered for epoch in data.epochs[:3]]) == (0, 3 * [EXAMPLES])
+
+
+@pytest.mark.extended
+def test_a_restarted_ps_costs_no_example_of_an_epoch(tmp_path: Path) -> None:
+    """Steps that the fleet repeats are of other examples, and epochs go on."""
+    with counting(tmp_path, 2, 2, 120, checkpoint={"every_steps": 10}) as fleet:
+        fleet.wait_for_step(25)
+        fleet.kill("ps", 0)
+        fleet.wait_for(lambda: fleet.has_restarted("ps"), START_SECS, "the chief to restore the ps")
+        fleet.gates.hurry()
+        report = fleet.done()
+        data = reading(fleet)
+    assert report.generation == 2
+    assert data.lost == 0
+    assert data.ended_epochs >= 3
+
+
+@pytest.mark.extended
+def test_a_restarted_chief_continues_the_counts(tmp_path: Path) -> None:
+    with counting(tmp_path, 2, 2, 150) as fleet:
+        fleet.wait_for_step(10)
+        fleet.kill("worker", 0)
+        fleet.wait_for(lambda: fleet.has_restarted("chief"), START_SECS, "another chief")
+        fleet.gates.hurry()
+        fleet.done()
+        found, data = times_trained(fleet), reading(fleet)
+    assert data.epochs[0].epoch == 0
+    assert 0 < data.lost <= EXAMPLES
+    assert found.max() <= len(data.epochs)
+
+
+@pytest.mark.extended
+def test_a_frozen_loader_loses_its_part_of_one_epoch_and_the_others_go_on(tmp_path: Path) -> None:
+    with counting(tmp_path, 2, 2, 150) as fleet:
+        fleet.wait_for_step(10)
+        pid = fleet.pid("loader", 1)
+        assert pid is not None, fleet.tails()
+        os.kill(pid, signal.SIGSTOP)
+        fleet.wait_for(lambda: fleet.entries("loader_lost"), START_SECS, "the chief to lose it")
+        fleet.gates.hurry()
+        fleet.done()
+        found, data = times_trained(fleet), reading(fleet)
+    assert found.max() <= len(data.epochs), "at most once in each epoch"
+    assert found[0::2].min() > found[1::2].max(), "loader 1 has the odd numbers"

@@ -81,3 +81,9 @@ def test_the_report_has_the_newest_epochs_and_those_with_a_loss() -> None:
     assert [epoch.epoch for epoch in record.epochs] == [3, *range(50, 150)]
     assert record.epochs[0] == DataEpoch(epoch=3, delivered=9, lost=1)
     assert (record.ended_epochs, record.lost, record.delivered) == (149, 1, 1499)
+
+
+def test_a_worker_that_has_read_nothing_yet_is_not_waited_for() -> None:
+    epochs = DataEpochs()
+    epochs.note(loader(reader("a", a_pass(0, 10, ended=True), a_pass(1, 0)), reader("starting")))
+    assert found(epochs)[0] == (0, 10, 0)
