@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 STAMP := .venv/.stamp
 PACKAGES := psfleet ps_service worker_service
-PROTO := psfleet/control/control.proto psfleet/control/run_control.proto psfleet/inference/open_inference.proto
+PROTO := $(patsubst %,psfleet/control/%.proto,control run_control driver_control) psfleet/inference/open_inference.proto
 PROTOC := $(BIN)/python -m grpc_tools.protoc --proto_path=.
 # Three test files at a time, each with its own fork server: fleet tests wait for almost half of their time, and two cores
 # take 235 s with three instead of 297 s with two. Files run in the order of the command line, not those with most tests

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks.children import Child, ChildError, Children
-from benchmarks.cpu_time import CpuTime
+from benchmarks.cpu_time import CpuTime, cpu_time
 from benchmarks.workload import NUM_WORKERS, Workload
 from psfleet.processes.ports import free_addresses
 
@@ -22,7 +22,7 @@ Measures = dict[str, float]
 
 def compute(workload: Workload) -> Measures:
     """One process without a ps."""
-    with Children() as children, CpuTime(children.pids) as cpu:
+    with Children() as children, cpu_time(children.pids) as cpu:
         child = children.start("compute", python("benchmarks.compute", workload.to_json()))
         return measured(children, [child], cpu, workload, gradients=1)
 
@@ -31,7 +31,7 @@ def stock(workload: Workload) -> Measures:
     """The stock recipe, 2 workers + 1 ps."""
     addresses = [address.data for address in free_addresses(1 + NUM_WORKERS)]
     cluster = {"ps": addresses[:1], "worker": addresses[1:]}
-    with Children() as children, CpuTime(children.pids) as cpu:
+    with Children() as children, cpu_time(children.pids) as cpu:
         children.start("stock-ps-0", _stock(cluster, "ps", 0, workload))
         workers = [
             children.start(f"stock-worker-{index}", _stock(cluster, "worker", index, workload))

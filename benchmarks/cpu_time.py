@@ -6,10 +6,11 @@ import os
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
+
+from benchmarks.sampling import sampling
 
 PROC = Path("/proc")
 SAMPLE_SECS = 0.1
@@ -19,8 +20,20 @@ PARENT, USER, SYSTEM, STARTED = 1, 11, 12, 19
 """Places in /proc/PID/stat after the name (proc_pid_stat(5))."""
 
 
+@contextmanager
+def cpu_time(roots: Callable[[], Iterable[int]]) -> Iterator[CpuTime]:
+    """Samples the CPU time of some processes and of all below them during the block.
+
+    Args:
+        roots: Returns the ids of the processes.
+    """
+    cpu = CpuTime(roots)
+    with sampling(cpu.update, SAMPLE_SECS):
+        yield cpu
+
+
 class CpuTime:
-    """A context manager that samples the CPU time of some processes and of all below them.
+    """Samples of the CPU time of some processes and of all below them.
 
     Args of the constructor:
         roots: Returns the ids of the processes.
@@ -34,23 +47,19 @@ class CpuTime:
         self._pids: set[int] = set()
         self._samples: list[tuple[float, float]] = []
         self._lock = threading.Lock()
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="cpu-time", daemon=True)
-
-    def __enter__(self) -> CpuTime:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._is_over.set()
-        self._thread.join()
+        self._searched = float("-inf")
 
     def secs(self, began: float, ended: float) -> float:
         """CPU seconds that the processes used between two Unix times; those that still run are sampled once more."""
         self.sample(time.time())
         return at(self._samples, ended) - at(self._samples, began)
+
+    def update(self) -> None:
+        """Adds a sample of now, and looks for the descendants if the last search was `SEARCH_SECS` ago."""
+        if time.monotonic() - self._searched >= SEARCH_SECS:
+            self.search()
+            self._searched = time.monotonic()
+        self.sample(time.time())
 
     def search(self) -> None:
         """Looks for the descendants."""
@@ -78,14 +87,6 @@ class CpuTime:
                 # Ids are used again: a process is the same if it started at the same time.
                 self._ticks[pid, int(fields[STARTED])] = int(fields[USER]) + int(fields[SYSTEM])
             self._samples.append((now, sum(self._ticks.values()) / os.sysconf("SC_CLK_TCK")))
-
-    def _run(self) -> None:
-        searched = float("-inf")
-        while not self._is_over.wait(SAMPLE_SECS):
-            if time.monotonic() - searched >= SEARCH_SECS:
-                self.search()
-                searched = time.monotonic()
-            self.sample(time.time())
 
     def _fields(self, pid: int) -> list[str]:
         """The fields of /proc/PID/stat after the process's name; empty if the process has ended."""

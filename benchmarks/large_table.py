@@ -11,7 +11,6 @@ import itertools
 import json
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ import numpy as np
 import psfleet
 from benchmarks.lookups.program import IDS, NAME, STEPS_FILE
 from benchmarks.machine import machine_facts
+from benchmarks.sampling import sampling
 from benchmarks.table_contenders import PROGRAM, WORKERS, find_process, resident_bytes
 from psfleet.checkpoint import store
 from psfleet.checkpoint.manifest import Checkpoint
@@ -85,21 +85,15 @@ def trained(out: Path, rows: int, steps: int) -> dict[str, float]:
 def peak_memory(log: Path) -> Iterator[list[int]]:
     """Samples the memory of the service that writes a log; the list has its bytes at the end of the block."""
     samples: list[int] = [0]
-    is_over = threading.Event()
+    pid = 0
 
     def sample() -> None:
-        pid = 0
-        while not is_over.wait(SAMPLE_SECS):
-            pid = pid if resident_bytes(pid) else find_process(log)
-            samples.append(resident_bytes(pid))
+        nonlocal pid
+        pid = pid if resident_bytes(pid) else find_process(log)
+        samples.append(resident_bytes(pid))
 
-    thread = threading.Thread(target=sample)
-    thread.start()
-    try:
+    with sampling(sample, SAMPLE_SECS):
         yield samples
-    finally:
-        is_over.set()
-        thread.join()
 
 
 def newest(out: Path) -> Checkpoint:

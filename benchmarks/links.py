@@ -14,9 +14,10 @@ from pathlib import Path
 
 from benchmarks.children import Children
 from benchmarks.contenders import START_SECS, Measures, measured, python, run_secs
-from benchmarks.cpu_time import CpuTime
+from benchmarks.cpu_time import cpu_time
 from benchmarks.interleaving import Contender, Plan, at_least, new_parser, run
-from benchmarks.link_hosts import PORT, Host, floor_ms, hosts, why_impossible
+from benchmarks.link_hosts import PORT, floor_ms, hosts, why_impossible
+from benchmarks.namespaces import Host
 from benchmarks.peers.starting import ddp_command
 from benchmarks.psfleet_run import WAITING_JOB, settings
 from benchmarks.psfleet_run import measured as psfleet_measured
@@ -97,7 +98,7 @@ def psfleet(
         tempfile.TemporaryDirectory(prefix="psfleet-bench-") as out,
         hosts(size if is_beside else 2 * size, megabits) as made,
         Children() as children,
-        CpuTime(children.pids) as cpu,
+        cpu_time(children.pids) as cpu,
     ):
         workers, ps = made[:size], made[-size:]
         fleet = (f"fleet.ps={size}", f"fleet.workers={size}")
@@ -121,7 +122,7 @@ def task(role: str, index: int, ps: Sequence[Host], out: str, flags: Sequence[st
 
 def ddp(trained: Workload, size: int, megabits: int, wire: str = "float32") -> Measures:
     """Trains with a worker on each host."""
-    with hosts(size, megabits) as made, Children() as children, CpuTime(children.pids) as cpu:
+    with hosts(size, megabits) as made, Children() as children, cpu_time(children.pids) as cpu:
         address = f"{made[0].ip}:{DDP_PORT}"
         interface = ("env", f"GLOO_SOCKET_IFNAME={PORT}")
         workers = [

@@ -8,17 +8,17 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import threading
 import time
 from bisect import bisect_right
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from benchmarks.children import ChildError, Children
 from benchmarks.contenders import START_SECS, Measures, python, run_secs
 from benchmarks.interleaving import Contender, Plan, at_least, new_parser, run
 from benchmarks.psfleet_run import WAITING_JOB, read_report, settings
 from benchmarks.results import Comparison, Group
+from benchmarks.sampling import sampling
 from benchmarks.workload import NUM_WORKERS, Workload
 from psfleet.processes.ports import free_addresses
 from psfleet.report.schema import History
@@ -100,7 +100,8 @@ def train(trained: Workload) -> tuple[float, float]:
             children.start(f"worker-{index}", task("worker", index, "--address", address.data))
             for index, address in enumerate(workers)
         ]
-        with ResidentMemory(server.process.pid) as memory:
+        memory = ResidentMemory(server.process.pid)
+        with sampling(memory.sample, SAMPLE_SECS):
             for child in (*started, server):
                 children.wait(child, "training", START_SECS + run_secs(trained))
         read_report(Path(out), trained.total_steps)
@@ -110,23 +111,11 @@ def train(trained: Workload) -> tuple[float, float]:
 
 
 class ResidentMemory:
-    """A context manager that samples the resident memory of a process, without that of mapped files."""
+    """Samples of the resident memory of a process, without that of mapped files."""
 
     def __init__(self, pid: int) -> None:
         self._file = Path(f"/proc/{pid}/statm")
         self._samples: list[tuple[float, float]] = []
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="resident-memory", daemon=True)
-
-    def __enter__(self) -> ResidentMemory:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._is_over.set()
-        self._thread.join()
 
     def at(self, moment: float) -> float:
         """Megabytes at the last sample up to a Unix time.
@@ -139,12 +128,10 @@ class ResidentMemory:
             raise ChildError(f"no sample of the ps's memory up to {moment:.3f}")
         return self._samples[before - 1][1]
 
-    def _run(self) -> None:
-        while not self._is_over.wait(SAMPLE_SECS):
-            try:
-                resident, of_files = map(int, self._file.read_text().split()[1:3])
-            except OSError:
-                return
+    def sample(self) -> None:
+        """Adds a sample of now, if the process has not ended."""
+        with suppress(OSError):
+            resident, of_files = map(int, self._file.read_text().split()[1:3])
             # A process that has ended, and was not waited for, has none.
             if resident:
                 self._samples.append((time.time(), (resident - of_files) * os.sysconf("SC_PAGE_SIZE") / 1e6))

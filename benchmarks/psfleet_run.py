@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.children import ChildError, Children
 from benchmarks.contenders import START_SECS, Measures, python, run_secs, with_cpu
-from benchmarks.cpu_time import CpuTime
+from benchmarks.cpu_time import CpuTime, cpu_time
 from benchmarks.workload import LEARNING_RATE, NUM_WORKERS, Workload
 from psfleet.report.schema import History, Report
 
@@ -49,7 +49,7 @@ def psfleet(
     with (
         tempfile.TemporaryDirectory(prefix="psfleet-bench-") as out,
         Children() as children,
-        CpuTime(children.pids) as cpu,
+        cpu_time(children.pids) as cpu,
     ):
         child = children.start("psfleet", python("psfleet", "train", str(job), "--out", out, "--fresh", *flags))
         children.wait(child, "training", start_secs + run_secs(workload))

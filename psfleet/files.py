@@ -34,6 +34,25 @@ def replace_file(path: Path, content: str | bytes, writer: str = "") -> None:
     temporary.replace(path)
 
 
+@contextmanager
+def replaced_file(path: Path, writer: str) -> Iterator[IO[bytes]]:
+    """Context manager for a file that is written piece by piece; it replaces `path` if the block ends without an error.
+
+    Args:
+        writer: As for `replace_file`.
+
+    Raises:
+        OSError: The folder cannot be written; the file is as it was.
+    """
+    temporary = path.with_name(f".{path.name.lstrip('.')}.{writer}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def try_lock(lock: IO[str] | int, kind: int) -> bool:
     """Locks an open file, shared or exclusively; False if another process has it.
 

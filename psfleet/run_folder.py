@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from psfleet.checkpoint import committed, location
 from psfleet.checkpoint.location import CHECKPOINTS
@@ -117,7 +118,9 @@ def default_folder(name: str, platform: str = LOCAL) -> Path:
 
 
 @contextmanager
-def claimed(path: Path, job: Job, fresh: bool, platform: str = LOCAL, keeps: bool = False) -> Iterator[RunFolder]:
+def claimed(
+    path: Path, job: Job, fresh: bool, platform: str = LOCAL, keeps: bool = False, copy_secs: float = 0.0
+) -> Iterator[RunFolder]:
     """Context manager that locks a run folder, deletes what one start leaves, and writes the resolved job.
 
     Args:
@@ -126,9 +129,11 @@ def claimed(path: Path, job: Job, fresh: bool, platform: str = LOCAL, keeps: boo
         fresh: Whether checkpoints, history and reports of earlier runs are deleted too.
         platform: Name of the platform of the run.
         keeps: Whether what an earlier start has left stays, its logs included.
+        copy_secs: How long another command may copy results of this run into the folder.
 
     Raises:
         UsageError: The folder cannot be written, another run has locked it, or `check_owner` refuses it.
+        DeadlineError: Another command still copies results after `copy_secs`.
     """
     folder = RunFolder(path.resolve())
     try:
@@ -139,10 +144,7 @@ def claimed(path: Path, job: Job, fresh: bool, platform: str = LOCAL, keeps: boo
     except OSError as error:
         raise UsageError(f"--out {path}: {error.strerror or error}, expected a folder that can be written") from error
     with lock:
-        try:
-            wait_until(lambda: try_lock(lock, fcntl.LOCK_EX), LOCK_SECS, f"the lock of {path}", poll_secs=0.02)
-        except DeadlineError as error:
-            raise UsageError(f"--out {path}: another run is using it, expected another folder") from error
+        _wait_for_lock(lock, path, Owner(job.name, platform), copy_secs)
         check_owner(path, job, fresh, platform)
         try:
             if not keeps:
@@ -157,6 +159,16 @@ def claimed(path: Path, job: Job, fresh: bool, platform: str = LOCAL, keeps: boo
                 f"--out {path}: {error.strerror or error}, expected a folder that can be written"
             ) from error
         yield folder
+
+
+def _wait_for_lock(lock: IO[str], path: Path, own: Owner, copy_secs: float) -> None:
+    """Locks a folder; waits for `copy_secs` if the folder is the run's own."""
+    try:
+        wait_until(lambda: try_lock(lock, fcntl.LOCK_EX), LOCK_SECS, f"the lock of {path}", poll_secs=0.02)
+    except DeadlineError as error:
+        if not copy_secs or owner(path) != own:
+            raise UsageError(f"--out {path}: another run is using it, expected another folder") from error
+        wait_until(lambda: try_lock(lock, fcntl.LOCK_EX), copy_secs, f"another command to copy results to {path}")
 
 
 def check_owner(path: Path, job: Job, fresh: bool, platform: str) -> None:

@@ -26,7 +26,13 @@ LOOK_SECS = 1.0
 
 
 class Data(Protocol):
-    """A worker's data; see `TrainingData`."""
+    """A worker's data; see `TrainingData` and `DynamicData`.
+
+    Attributes:
+        is_replayable: Whether the batch of a number is always the same; else the next one has any number.
+    """
+
+    is_replayable: bool
 
     def batches(self, start: int, reading: Reading) -> Iterator[Batch]:
         """The batches from a number on."""
@@ -159,6 +165,8 @@ class Batches:
             self._reader = None
 
     def _read_to(self, number: int) -> None:
+        if not self._data.is_replayable:
+            self._number = number - 1
         if self._reader is None or not self._is_reached_by_reading_on(number):
             if self._reader is not None:
                 self._reader.close()

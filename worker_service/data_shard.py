@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -19,7 +18,7 @@ from psfleet.tf.global_seed import data_seed
 from psfleet.tf.program_data import training_data
 from worker_service.batch_reader import Reading
 from worker_service.examples_in_memory import in_memory
-from worker_service.input_pipeline import PREFETCHED_BATCHES, batch_spec
+from worker_service.input_pipeline import batch_spec, prefetched
 from worker_service.random_data import is_random
 
 logger = logging.getLogger("psfleet.worker")
@@ -38,6 +37,7 @@ class DataShard:
 
     Attributes:
         what: What this process is doing when the data set raises.
+        num_examples: The data set's cardinality; negative if it is unknown or without end.
         is_finite: Whether the data set's cardinality says how many batches it has: not with buckets.
         is_endless: Whether it says that there is no end.
         is_random: Whether the data set has random operations; it is then made anew for each epoch that is read.
@@ -74,13 +74,13 @@ class DataShard:
         if job.input.source == "preload":
             dataset = in_memory(dataset, job, index)
         self.is_random = is_random(dataset)
-        self._num_examples = int(dataset.cardinality())
-        self.is_finite = self._num_examples >= 0 and job.input.bucket_boundaries is None
-        self.is_endless = self._num_examples == tf.data.INFINITE_CARDINALITY
+        self.num_examples = int(dataset.cardinality())
+        self.is_finite = self.num_examples >= 0 and job.input.bucket_boundaries is None
+        self.is_endless = self.num_examples == tf.data.INFINITE_CARDINALITY
         self.varies = self.is_random and not self.is_finite
-        self._num_batches = self._num_examples // job.train.gradient_examples if self.is_finite else None
+        self._num_batches = self.num_examples // job.train.gradient_examples if self.is_finite else None
         if self._num_batches == 0:
-            raise self._too_small(self._num_examples)
+            raise self._too_small(self.num_examples)
         self._fixed = None if self.is_random else dataset
         self._unread = {epoch: dataset} if self.is_random else {}
         self._lengths: dict[int, int] = {}
@@ -119,8 +119,8 @@ class DataShard:
 
     def epoch(self, examples: tf.data.Dataset, epoch: int) -> tf.data.Dataset:
         """The batches of one epoch."""
-        with self._seeded_shuffle():
-            return _prefetched(self._batches(examples, tf.constant(epoch, tf.int64)))
+        with self.seeded_shuffle():
+            return prefetched(self._batches(examples, tf.constant(epoch, tf.int64)))
 
     @property
     def has_known_epochs(self) -> bool:
@@ -170,23 +170,31 @@ class DataShard:
             count = num_examples if num_examples >= 0 else "an unknown number of"
             raise ProgramError(
                 f"program {self._job.program!r}: train({self._index}, {self._num_shards}) returned {count} examples "
-                f"for epoch {epoch} and {self._num_examples} for epoch {self._first_epoch}, expected as many for each"
+                f"for epoch {epoch} and {self.num_examples} for epoch {self._first_epoch}, expected as many for each"
             )
 
-    def _seeded_shuffle(self) -> AbstractContextManager[object]:
-        """The order of a shuffle depends on the global seed, too."""
+    def seeded_shuffle(self) -> AbstractContextManager[object]:
+        """Sets TensorFlow's global seed for the block: the order of a shuffle that is made in it depends on that."""
         return self._seeded(_nonzero(self._job.train.seed))
 
-    def _batches(self, examples: tf.data.Dataset, epoch: tf.Tensor) -> tf.data.Dataset:
-        train = self._job.train
-        if train.shuffle:
-            seed = tf.constant(self._seed, tf.int64) + epoch * EPOCH_STRIDE
-            examples = examples.shuffle(train.shuffle, seed, reshuffle_each_iteration=False)
-        return training_batches(examples, self._job)
+    def fixed_batches(self, epoch: tf.Tensor) -> tf.data.Dataset:
+        """The batches of one epoch of data that are not random."""
+        return training_batches(self.fixed_examples(epoch), self._job)
 
-    def _fixed_batches(self, epoch: tf.Tensor) -> tf.data.Dataset:
+    def fixed_examples(self, epoch: tf.Tensor) -> tf.data.Dataset:
+        """The shuffled examples of one epoch of data that are not random."""
         assert self._fixed is not None
-        return self._batches(self._fixed, epoch)
+        return self._shuffled(self._fixed, epoch)
+
+    def _batches(self, examples: tf.data.Dataset, epoch: tf.Tensor) -> tf.data.Dataset:
+        return training_batches(self._shuffled(examples, epoch), self._job)
+
+    def _shuffled(self, examples: tf.data.Dataset, epoch: tf.Tensor) -> tf.data.Dataset:
+        train = self._job.train
+        if not train.shuffle:
+            return examples
+        seed = tf.constant(self._seed, tf.int64) + epoch * EPOCH_STRIDE
+        return examples.shuffle(train.shuffle, seed, reshuffle_each_iteration=False)
 
     def _too_small(self, num_examples: int) -> ProgramError:
         """The error for a shard without a single batch."""
@@ -198,40 +206,12 @@ class DataShard:
         return ProgramError(f"{data} have {num_examples} examples, expected at least {least}{where}")
 
 
-def all_epochs(shards: Sequence[DataShard], first: int) -> tf.data.Dataset:
-    """The batches of all epochs from one on, which take turns with the shards.
-
-    One pipeline for each epoch would cost more than the step of a small model (60 ms of CPU time for that of LeNet).
-
-    Args:
-        shards: Those of the epochs `first`, `first + 1` and so on. Each has known epochs: one without a batch would be
-            read forever.
-    """
-
-    def batches(epoch: tf.Tensor) -> tf.data.Dataset:
-        parts = [shard._fixed_batches(epoch + number) for number, shard in enumerate(shards)]
-        return functools.reduce(tf.data.Dataset.concatenate, parts)
-
-    with shards[0]._seeded_shuffle():
-        rounds = tf.data.Dataset.range(first, tf.int64.max, len(shards))
-        # The function has nothing for AutoGraph to convert, which would take longer than the rest of this.
-        return _prefetched(rounds.flat_map(tf.autograph.experimental.do_not_convert(batches)))
-
-
 def least_examples(job: Job) -> str:
     """The number of examples in a batch, as a text that names the fields."""
     train = job.train
     if train.accumulate == 1:
         return f"train.batch_size = {train.batch_size}"
     return f"train.batch_size * train.accumulate = {train.gradient_examples}"
-
-
-def _prefetched(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Read ahead, in a fixed order, without threads that tune themselves."""
-    options = tf.data.Options()
-    options.deterministic = True
-    options.autotune.enabled = False
-    return batches.prefetch(PREFETCHED_BATCHES).with_options(options)
 
 
 def _nonzero(seed: int) -> int:

@@ -10,51 +10,18 @@ from contextlib import contextmanager
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager.cancellation import CancellationManager
 
-from psfleet.errors import DataStallError, LostPeerError, ProgramError
+from psfleet.errors import DataStallError
 from psfleet.job.job import Job
-from psfleet.job.user_code import user_code
-from psfleet.tf.batching import padding_explained
 from worker_service.batch_reader import Batch, Reading
-from worker_service.broken_records import broken_file_named
+from worker_service.loader_stream import LoaderLostError, LoaderStream
 from worker_service.loader_watch import ANSWER_SECS, Loader, LoaderWatch
-from worker_service.random_data import calls_python
 
 logger = logging.getLogger("psfleet.worker")
 
 OWN_SECS = 30.0
 """How long a worker waits for its own loader before it takes another one; one that was lost is replaced at once."""
 POLL_SECS = 0.2
-END_SECS = 2.0
-"""How long after an error of a connection the loader's end may be found; without it, the error is of the program."""
-OF_CONNECTION = (
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.FailedPreconditionError,
-    tf.errors.InternalError,
-    tf.errors.NotFoundError,
-    tf.errors.UnavailableError,
-    tf.errors.UnknownError,
-)
-
-
-_lost: list[object] = []
-"""The iterators of lost loaders: the deletion of one waits for its loader, which may be frozen."""
-
-
-class LoaderLostError(LostPeerError):
-    """The loader of a stream of batches has died, or does not answer."""
-
-
-def check_loadable(examples: tf.data.Dataset, job: Job, what: str) -> None:
-    """Raises ProgramError if the examples that are read in `what` call Python."""
-    if calls_python(examples):
-        raise ProgramError(
-            f"program {job.program!r}: {what}: the data set calls Python (from_generator, py_function or "
-            "numpy_function), which a loader cannot; expected TensorFlow's operations, or input.from: worker"
-        )
 
 
 class LoadedData:
@@ -91,50 +58,11 @@ class LoadedData:
                 raise
 
     def _batches(self, numbered: tf.data.Dataset, what: str, watch: LoaderWatch) -> Iterator[Batch]:
-        service = tf.data.experimental.service
-        cancellation, url = CancellationManager(), f"grpc://{watch.loader.dispatcher.data}"
-        with self._errors(watch, what), tf.device("/cpu:0"):
-            distributed = numbered.apply(service.distribute(service.ShardingPolicy.OFF, service=url, compression=None))
-            iterator = iter(distributed)
-            specs = tf.nest.flatten(distributed.element_spec)
-            dtypes, shapes = [spec.dtype for spec in specs], [spec.shape for spec in specs]
-
-            def following() -> list[tf.Tensor]:
-                return tf.raw_ops.IteratorGetNext(
-                    iterator=iterator._iterator_resource, output_types=dtypes, output_shapes=shapes
-                )
-
-            next_element = cancellation.get_cancelable_function(
-                tf.function(following, autograph=False).get_concrete_function()
-            )
-
-        def end() -> None:
-            _lost.append(iterator)
-            cancellation.start_cancel()
-
-        watch.on_end(end)
-        expected = 0
-        while True:
-            with broken_file_named(numbered), self._errors(watch, what):
-                try:
-                    number, *batch = next_element()
-                except tf.errors.OutOfRangeError:
-                    return
+        elements = LoaderStream(numbered, self._job, what).elements(watch)
+        for expected, (number, *batch) in enumerate(elements):
             if int(number) != expected:
                 raise LoaderLostError(f"{watch.who} has begun its stream again")
-            expected += 1
             yield tuple(np.asarray(tensor) for tensor in batch)
-
-    @contextmanager
-    def _errors(self, watch: LoaderWatch, what: str) -> Iterator[None]:
-        """Converts an error of the block: of the connection if the loader is lost, or else of the program."""
-        try:
-            with padding_explained(), user_code(self._job, what):
-                yield
-        except ProgramError as error:
-            if isinstance(error.__cause__, OF_CONNECTION) and watch.has_ended(END_SECS):
-                raise LoaderLostError(f"{watch.who} is lost") from error
-            raise
 
     @contextmanager
     def _connected(self, reading: Reading) -> Iterator[LoaderWatch]:

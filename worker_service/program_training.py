@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+from collections.abc import Sequence
 
 from psfleet.checkpoint.store_lease import StoreLease
 from psfleet.control.fleet_client import FleetClient
@@ -14,14 +15,16 @@ from psfleet.tf.gpus import show_gpus
 from psfleet.tf.server import boot
 from psfleet.tf.towers import tower_devices
 from psfleet.tls.data_plane import DataPlane
-from worker_service.batches import Batches, BatchNumbers
+from worker_service.batches import Batches, BatchNumbers, Data
 from worker_service.build_deadline import building
 from worker_service.chief.leading import lead
+from worker_service.dynamic_data import DynamicData
 from worker_service.fleet_state import trains_on
 from worker_service.frontends import FrontEnd, front_end, planned
 from worker_service.in_graph.lending_worker import LendingWorker, is_part, lent_batches
-from worker_service.loader_watch import reached
+from worker_service.loader_watch import Loader, reached
 from worker_service.member_process import MemberProcess
+from worker_service.pass_reports import PassReports
 from worker_service.program_optimizer import resolved
 from worker_service.run_context import RunContext, shares_folder
 from worker_service.training_data import TrainingData
@@ -65,8 +68,10 @@ def train(process: MemberProcess, plane: DataPlane, lease: StoreLease | None) ->
     numbers = BatchNumbers(job.update.has_quorum, job.fleet.replicas)
     lends_only = is_part(job, index)
     shard = index % job.fleet.replicas if lends_only else index
-    data = TrainingData.of_worker(program, job, shard, reached(settings.loaders, plane, process.fleet.identity))
-    batches = Batches(data, numbers, job.deadlines, index, process.progress)
+    loaders = reached(settings.loaders, plane, process.fleet.identity)
+    batches = Batches(
+        _data(program, job, shard, loaders, process.fleet), numbers, job.deadlines, index, process.progress
+    )
     # All objects so far live as long as the process: the collector need not scan them (5 % of a worker's time).
     gc.freeze()
     if index == 0:
@@ -80,6 +85,16 @@ def train(process: MemberProcess, plane: DataPlane, lease: StoreLease | None) ->
     if outcome.exit_code:
         logger.info("the run ended: %s", outcome.message, extra={"exit_code": outcome.exit_code})
     return outcome.exit_code
+
+
+def _data(
+    program: KerasProgram | GraphProgram, job: Job, index: int, loaders: Sequence[Loader], fleet: FleetClient
+) -> Data:
+    if not job.input.is_dynamic:
+        return TrainingData.of_worker(program, job, index, loaders)
+    reports = PassReports(fleet, len(loaders))
+    reports.start()
+    return DynamicData(program, job, loaders, fleet.loader_process, reports.counts)
 
 
 def _front_end(program: KerasProgram | GraphProgram, job: Job, index: int, fleet: FleetClient) -> FrontEnd:

@@ -13,9 +13,11 @@ import tensorflow as tf
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram
 from worker_service.batch_reader import Batch, Reading
-from worker_service.data_shard import DataShard, all_epochs
+from worker_service.data_shard import DataShard
+from worker_service.endless_batches import all_epochs
 from worker_service.input_pipeline import read
-from worker_service.loaded_data import LoadedData, LoaderLostError, check_loadable
+from worker_service.loaded_data import LoadedData
+from worker_service.loader_stream import LoaderLostError, check_loadable
 from worker_service.loader_watch import Loader
 
 logger = logging.getLogger("psfleet.worker")
@@ -40,6 +42,8 @@ class TrainingData:
         rotates: Whether workers change to the next shard after each epoch.
         loaders: Those that read, by index; empty: this process does.
     """
+
+    is_replayable = True
 
     def __init__(
         self,

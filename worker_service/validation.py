@@ -29,11 +29,12 @@ from psfleet.tf.server import session_config
 from worker_service import program_optimizer
 from worker_service.accumulation import microbatches
 from worker_service.data_shard import least_examples
+from worker_service.dynamic_data import check_dynamic
 from worker_service.evaluation import Evaluator
 from worker_service.examples_in_memory import check_preload
 from worker_service.frontends import FrontEnd, front_end, planned
 from worker_service.input_pipeline import read
-from worker_service.loaded_data import check_loadable
+from worker_service.loader_stream import check_loadable
 from worker_service.local_step import LocalStep
 from worker_service.session_errors import translate_errors
 
@@ -97,7 +98,8 @@ def _first_batch(program: KerasProgram | GraphProgram, job: Job) -> tuple[np.nda
     if job.input.source == "preload":
         check_preload(examples, job, 0)
     if job.input.source == "loaders":
-        check_loadable(examples, job, "reading the training data of shard 0")
+        check = check_dynamic if job.input.is_dynamic else check_loadable
+        check(examples, job, "reading the training data of shard 0")
     dataset = training_batches(examples, job)
     what = "reading the first training batch"
     batch = read_within_deadline(job, what, lambda: next(read(dataset, job, what), None))

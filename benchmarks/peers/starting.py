@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.children import Children
 from benchmarks.contenders import START_SECS, Measures, measured, python
-from benchmarks.cpu_time import CpuTime
+from benchmarks.cpu_time import cpu_time
 from benchmarks.workload import NUM_WORKERS, Workload
 from psfleet.processes.ports import free_addresses
 
@@ -44,7 +44,7 @@ def ddp(workload: Workload, wire: str = "float32") -> Measures:
         wire: Type of the gradients that are sent: `float32` or `bfloat16`.
     """
     address = free_addresses(1)[0].data
-    with Children() as children, CpuTime(children.pids) as cpu:
+    with Children() as children, cpu_time(children.pids) as cpu:
         workers = [
             children.start(f"ddp-{rank}", ddp_command(workload, wire, address, rank, NUM_WORKERS))
             for rank in range(NUM_WORKERS)
@@ -63,7 +63,7 @@ def ddp_command(workload: Workload, wire: str, address: str, rank: int, workers:
 
 def ray(workload: Workload) -> Measures:
     """Ray actors whose weights are averaged after each step, 2 workers."""
-    with Children() as children, CpuTime(children.pids) as cpu:
+    with Children() as children, cpu_time(children.pids) as cpu:
         command = [str(interpreter("ray")), "-m", "benchmarks.peers.ray_averaging", workload.to_json()]
         driver = children.start("ray", command)
         children.receive(driver, "the actors", START_SECS)
@@ -74,7 +74,7 @@ def ps_strategy(workload: Workload) -> Measures:
     """TensorFlow 2's ParameterServerStrategy: 2 workers + 1 ps + a coordinator; steps are global ones."""
     addresses = [address.data for address in free_addresses(2 + NUM_WORKERS)]
     cluster = json.dumps({"chief": addresses[:1], "ps": addresses[1:2], "worker": addresses[2:]})
-    with Children() as children, CpuTime(children.pids) as cpu:
+    with Children() as children, cpu_time(children.pids) as cpu:
         for role, index in (("ps", 0), *(("worker", index) for index in range(NUM_WORKERS)), ("chief", 0)):
             task = ("--cluster", cluster, "--role", role, "--index", str(index))
             command = python("benchmarks.peers.ps_strategy", *task, "--workload", workload.to_json())

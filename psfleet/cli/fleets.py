@@ -31,8 +31,10 @@ from psfleet.cli.output import progress_console
 from psfleet.cli.status_table import table_of
 from psfleet.errors import SIGNAL_BASE, UsageError
 from psfleet.job.job import load_job, name_of
-from psfleet.launch.platform import COMPOSE, Request
-from psfleet.launch.results import collect, fetch
+from psfleet.launch.followed import collect_followed
+from psfleet.launch.followers import following
+from psfleet.launch.platform import COMPOSE, Request, chief_of
+from psfleet.launch.results import fetch
 from psfleet.launch.status import container_statuses, standing_statuses
 from psfleet.launch.up import down as take_down
 from psfleet.launch.up import remove as remove_fleet
@@ -78,20 +80,27 @@ def up(
     check_owner(folder, loaded, fresh, on)
     is_started = False
     try:
-        start(place, Request(loaded, job, fresh, fleet=fleet or ""))
-        is_started = True
-        if fresh:
-            # Deletes the results of earlier runs here, which `collect` would otherwise mix with those of this run.
-            with claimed(folder, loaded, fresh=True, platform=on):
-                pass
-        for member in place.members(loaded.name):
-            if member.url:
-                console.print(f"{member.role}: {member.url}", markup=False, highlight=False)
-        with progress(console, loaded) as listener:
-            FleetWatcher(place, loaded, listener).run()
-        report = collect(place, loaded.name, folder, on)
-        summary(console, report, folder)
-        remove_fleet(place, loaded.name)
+        with following(place, loaded.name) as follower:
+            start(place, Request(loaded, job, fresh, fleet=fleet or ""))
+            is_started = True
+            if fresh:
+                # Deletes the results of earlier runs here, which `collect` would otherwise mix with those of this run.
+                with claimed(folder, loaded, fresh=True, platform=on):
+                    pass
+            members = place.members(loaded.name)
+            for member in members:
+                if member.url:
+                    console.print(f"{member.role}: {member.url}", markup=False, highlight=False)
+            with progress(console, loaded) as listener:
+                FleetWatcher(place, loaded, listener).run()
+            chief = chief_of(members)
+            report = collect_followed(place, loaded, folder, on, 0.0 if chief is None else chief.created)
+            summary(console, report, folder)
+            if follower.is_last():
+                remove_fleet(place, loaded.name)
+            else:
+                text = f"another command follows fleet {loaded.name}, and removes it at its own end"
+                console.print(text, markup=False, highlight=False)
     except KeyboardInterrupt:
         where = ["--on", on, *option_words({"--context": context, "--namespace": namespace})]
         options = [*option_words({"--fleet": fleet}), *override_words(overrides, out)]

@@ -11,11 +11,12 @@ from rich.console import Console
 
 from psfleet.cli.output import progress_console
 from psfleet.errors import SIGNAL_BASE
-from psfleet.job import trial_records
 from psfleet.sweep import results
 from psfleet.sweep.driver import Listener, Progress
 from psfleet.sweep.driver import sweep as run_study
-from psfleet.sweep.study_file import Study, load_study
+from psfleet.sweep.loaded_study import load_study
+from psfleet.sweep.progress_lines import finished_line, parameters_text
+from psfleet.sweep.study_file import Study
 
 
 def sweep(
@@ -33,7 +34,9 @@ def sweep(
         _print(console, "interrupted: the same command continues the study, and repeats no finished trial")
         raise typer.Exit(SIGNAL_BASE + signal.SIGINT) from None
     best = found.best[0]
-    _print(console, f"best: trial {best.number}, {loaded.study.objective.metric} {best.value:.6g}, {_values(best)}")
+    _print(
+        console, f"best: trial {best.number}, {loaded.study.objective.metric} {best.value:.6g}, {parameters_text(best)}"
+    )
     names = (results.REPORT, results.TRIALS, results.BEST, "weights")
     _print(console, ", ".join(str(folder / name) for name in names))
 
@@ -47,24 +50,11 @@ class _Lines(Listener):
 
     def finished(self, trial: Any, progress: Progress) -> None:
         """See `Listener`."""
-        if trial.state.name == "PRUNED":
-            result = f"pruned at step {trial.last_step}, {self._metric} {trial.value:.6g}"
-        elif trial.value is None:
-            result = f"failed: {trial.user_attrs.get(trial_records.ERROR)}"
-        else:
-            result = f"{self._metric} {trial.value:.6g}, best {progress.best[0].value:.6g}"
-        number = f"{len(progress.finished)} of {progress.total}"
-        _print(self._console, f"{number}: trial {trial.number} ({_values(trial)}): {result}")
+        _print(self._console, finished_line(trial, progress, self._metric))
 
     def lost(self, text: str) -> None:
         """See `Listener`."""
         _print(self._console, text)
-
-
-def _values(trial: Any) -> str:
-    return ", ".join(
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in trial.params.items()
-    )
 
 
 def _print(console: Console, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Calls the control plane of a parameter server, or of a loader, which has two of its methods."""
+"""Calls the control plane of a parameter server, or of a loader, which has three of its methods."""
 
 from __future__ import annotations
 
@@ -163,10 +163,10 @@ class PsClient:
         request.caller.CopyFrom(self._caller)
         return self._call(self._stub.Join, request)
 
-    def heartbeat(self, request: pb.HeartbeatRequest) -> pb.ShardState:
+    def heartbeat(self, request: pb.HeartbeatRequest, timeout_secs: float = CALL_SECS) -> pb.ShardState:
         """Reports that a worker is alive, or that it leaves. `caller` is filled in."""
         request.caller.CopyFrom(self._caller)
-        return self._call(self._stub.Heartbeat, request)
+        return self._call(self._stub.Heartbeat, request, timeout_secs)
 
     def schedule_checkpoint(
         self, generation: int, step: int, stop: bool, signal_number: int = 0

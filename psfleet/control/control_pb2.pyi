@@ -91,7 +91,7 @@ class WorkerState(_message.Message):
     def __init__(self, index: _Optional[int] = ..., step: _Optional[int] = ..., is_alive: _Optional[bool] = ..., pushed: _Optional[int] = ..., joins: _Optional[int] = ..., cause: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., process: _Optional[str] = ..., program: _Optional[str] = ..., reading_first_batch: _Optional[bool] = ...) -> None: ...
 
 class ShardState(_message.Message):
-    __slots__ = ("run", "phase", "generation", "step", "final_step", "layout_digest", "pushed", "used", "staleness", "parts", "workers", "outcome", "optimizer", "slots", "waiting_secs", "cause", "model_bytes", "first_step", "epoch", "quorum", "stop_signal", "reading_first_batch", "hold_at", "process", "tables")
+    __slots__ = ("run", "phase", "generation", "step", "final_step", "layout_digest", "pushed", "used", "staleness", "parts", "workers", "outcome", "optimizer", "slots", "waiting_secs", "cause", "model_bytes", "first_step", "epoch", "quorum", "stop_signal", "reading_first_batch", "hold_at", "process", "readers", "tables")
     class TablesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -123,6 +123,7 @@ class ShardState(_message.Message):
     READING_FIRST_BATCH_FIELD_NUMBER: _ClassVar[int]
     HOLD_AT_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     run: str
     phase: Phase
@@ -148,8 +149,9 @@ class ShardState(_message.Message):
     reading_first_batch: bool
     hold_at: int
     process: str
+    readers: _containers.RepeatedCompositeFieldContainer[Reader]
     tables: _containers.ScalarMap[str, str]
-    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[Phase, str]] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., final_step: _Optional[int] = ..., layout_digest: _Optional[str] = ..., pushed: _Optional[_Iterable[int]] = ..., used: _Optional[_Iterable[int]] = ..., staleness: _Optional[_Iterable[int]] = ..., parts: _Optional[_Iterable[_Union[SavedPart, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerState, _Mapping]]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., optimizer: _Optional[str] = ..., slots: _Optional[_Iterable[str]] = ..., waiting_secs: _Optional[float] = ..., cause: _Optional[str] = ..., model_bytes: _Optional[int] = ..., first_step: _Optional[int] = ..., epoch: _Optional[int] = ..., quorum: _Optional[int] = ..., stop_signal: _Optional[int] = ..., reading_first_batch: _Optional[bool] = ..., hold_at: _Optional[int] = ..., process: _Optional[str] = ..., tables: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[Phase, str]] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., final_step: _Optional[int] = ..., layout_digest: _Optional[str] = ..., pushed: _Optional[_Iterable[int]] = ..., used: _Optional[_Iterable[int]] = ..., staleness: _Optional[_Iterable[int]] = ..., parts: _Optional[_Iterable[_Union[SavedPart, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerState, _Mapping]]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., optimizer: _Optional[str] = ..., slots: _Optional[_Iterable[str]] = ..., waiting_secs: _Optional[float] = ..., cause: _Optional[str] = ..., model_bytes: _Optional[int] = ..., first_step: _Optional[int] = ..., epoch: _Optional[int] = ..., quorum: _Optional[int] = ..., stop_signal: _Optional[int] = ..., reading_first_batch: _Optional[bool] = ..., hold_at: _Optional[int] = ..., process: _Optional[str] = ..., readers: _Optional[_Iterable[_Union[Reader, _Mapping]]] = ..., tables: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class DescribeRequest(_message.Message):
     __slots__ = ("caller",)
@@ -292,7 +294,7 @@ class JoinReply(_message.Message):
     def __init__(self, index: _Optional[int] = ..., joins: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("caller", "step", "pushed", "leaving", "generation", "address", "joins", "beat", "reading_first_batch", "program")
+    __slots__ = ("caller", "step", "pushed", "leaving", "generation", "address", "joins", "beat", "reading_first_batch", "program", "passes")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     PUSHED_FIELD_NUMBER: _ClassVar[int]
@@ -303,6 +305,7 @@ class HeartbeatRequest(_message.Message):
     BEAT_FIELD_NUMBER: _ClassVar[int]
     READING_FIRST_BATCH_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    PASSES_FIELD_NUMBER: _ClassVar[int]
     caller: Caller
     step: int
     pushed: int
@@ -313,7 +316,36 @@ class HeartbeatRequest(_message.Message):
     beat: int
     reading_first_batch: bool
     program: str
-    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., step: _Optional[int] = ..., pushed: _Optional[int] = ..., leaving: _Optional[bool] = ..., generation: _Optional[int] = ..., address: _Optional[str] = ..., joins: _Optional[int] = ..., beat: _Optional[int] = ..., reading_first_batch: _Optional[bool] = ..., program: _Optional[str] = ...) -> None: ...
+    passes: _containers.RepeatedCompositeFieldContainer[Pass]
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., step: _Optional[int] = ..., pushed: _Optional[int] = ..., leaving: _Optional[bool] = ..., generation: _Optional[int] = ..., address: _Optional[str] = ..., joins: _Optional[int] = ..., beat: _Optional[int] = ..., reading_first_batch: _Optional[bool] = ..., program: _Optional[str] = ..., passes: _Optional[_Iterable[_Union[Pass, _Mapping]]] = ...) -> None: ...
+
+class Pass(_message.Message):
+    __slots__ = ("loader", "process", "number", "examples", "size", "ended", "lost")
+    LOADER_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    loader: int
+    process: str
+    number: int
+    examples: int
+    size: int
+    ended: bool
+    lost: bool
+    def __init__(self, loader: _Optional[int] = ..., process: _Optional[str] = ..., number: _Optional[int] = ..., examples: _Optional[int] = ..., size: _Optional[int] = ..., ended: _Optional[bool] = ..., lost: _Optional[bool] = ...) -> None: ...
+
+class Reader(_message.Message):
+    __slots__ = ("member", "is_alive", "passes")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    IS_ALIVE_FIELD_NUMBER: _ClassVar[int]
+    PASSES_FIELD_NUMBER: _ClassVar[int]
+    member: Member
+    is_alive: bool
+    passes: _containers.RepeatedCompositeFieldContainer[Pass]
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., is_alive: _Optional[bool] = ..., passes: _Optional[_Iterable[_Union[Pass, _Mapping]]] = ...) -> None: ...
 
 class ScheduleCheckpointRequest(_message.Message):
     __slots__ = ("caller", "generation", "step", "stop", "signal")

@@ -142,7 +142,7 @@ class ShardControlServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request, context):
-        """Reports that a worker is alive and how far it is, or that it leaves.
+        """Reports that a worker is alive and how far it is, or that it leaves. A loader stores which examples it has read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -44,8 +44,16 @@ CALLERS = {
 """Roles that may call each method of ShardControl and FleetControl; every role of the same authority may call the
 health service."""
 RUN_CONTROL, WORKER_CONTROL = "psfleet.control.RunControl", "psfleet.control.WorkerControl"
-SERVICES = ("psfleet.control.ShardControl", "psfleet.control.FleetControl", RUN_CONTROL, WORKER_CONTROL)
-"""The services whose callers are checked; a worker may call the last two, and a client RunControl."""
+DRIVER_CONTROL, STUDY_STORAGE = "psfleet.control.DriverControl", "optuna.StorageService"
+CALLERS_OF_SERVICES = {
+    RUN_CONTROL: _WORKER_OR_CLIENT,
+    WORKER_CONTROL: _WORKER,
+    DRIVER_CONTROL: _WORKER,
+    STUDY_STORAGE: _WORKER,
+}
+"""Roles that may call all methods of a service."""
+SERVICES = ("psfleet.control.ShardControl", "psfleet.control.FleetControl", *CALLERS_OF_SERVICES)
+"""The services whose callers are checked."""
 
 
 def read_identity(folder: Path | None, *roles: str) -> Identity | None:
@@ -128,9 +136,7 @@ class RoleGuard(grpc.ServerInterceptor):
         service, _, method = details.method.lstrip("/").partition("/")
         if handler is None or service not in SERVICES:
             return handler
-        others = {RUN_CONTROL: _WORKER_OR_CLIENT, WORKER_CONTROL: _WORKER}
-        allowed = others[service] if service in others else CALLERS.get(method, frozenset())
-
+        allowed = CALLERS_OF_SERVICES.get(service) or CALLERS.get(method, frozenset())
         kind = f"{_arity(handler.request_streaming)}_{_arity(handler.response_streaming)}"
         run = getattr(handler, kind)
 

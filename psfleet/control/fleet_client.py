@@ -56,7 +56,7 @@ class FleetClient:
 
     def identify(self, member: pb.Member) -> None:
         """Makes all further calls those of a member of the run."""
-        for client in self.ps:
+        for client in (*self.ps, *self._loaders):
             client.identify(member)
 
     def describe(self) -> list[pb.ShardState | None]:
@@ -81,10 +81,27 @@ class FleetClient:
         replies = self._call_loaders(lambda client: client.describe(LOADERS_SECS), self._loaders)
         return [reply if isinstance(reply, (pb.ShardState, NoAnswerError)) else None for reply in replies]
 
+    def loader_process(self, index: int) -> str:
+        """The name of the present process of a loader.
+
+        Raises:
+            LostPeerError: It does not answer.
+        """
+        return self._loaders[index].describe().process
+
+    def report_passes(self, loader: int, passes: Sequence[pb.Pass]) -> None:
+        """Sends a loader the passes that this worker has read.
+
+        Raises:
+            PsfleetError: It does not answer, or refuses.
+        """
+        self._loaders[loader].heartbeat(pb.HeartbeatRequest(passes=passes), LOADERS_SECS)
+
     def release_loaders(self, outcome: pb.Outcome) -> None:
         """Ends the loaders. One on loopback that cannot be reached is left to its launcher.
 
-        The end of a run that failed is told once: several workers do, and the loaders of one may have ended.
+        Calls are repeated only after a run that is done: after a failure several workers make them, and loaders may
+        have ended.
         """
         pending = self._loaders
 

@@ -39,6 +39,8 @@ def serving(
     run_control: run_control_pb2_grpc.RunControlServicer | None = None,
     worker_control: run_control_pb2_grpc.WorkerControlServicer | None = None,
     watchers: Watchers | None = None,
+    add: Callable[[grpc.Server], object] = lambda server: None,
+    threads: int = THREADS,
 ) -> Iterator[None]:
     """Serves on the control port of `address` until the context is left; with an identity, with mutual TLS.
 
@@ -49,26 +51,25 @@ def serving(
         clients: Of a process of a standing fleet.
         watchers: Counts the peers that watch the health of this process for as long as the run lasts. Unless
             `stopping` is set, it serves them until they end, for `WATCHED_SECS` at most. None: no peer does.
+        add: Adds further services to the server.
+        threads: Number of concurrent calls, sessions of clients apart.
 
     Raises:
         LostPeerError: The port is in use.
     """
     attendance = channel_options.ATTENDANCE if watchers is not None or clients is not None else ()
     options = (*CHANNEL_OPTIONS, *attendance, ("grpc.so_reuseport", 0))
-    num_threads = THREADS + (MAX_SESSIONS if clients is not None else 0)
+    num_threads = threads + (MAX_SESSIONS if clients is not None else 0)
     guards = () if identity is None else (RoleGuard(),)
     server = grpc.server(futures.ThreadPoolExecutor(num_threads, "control"), interceptors=guards, options=options)
     checks = _Health(answered, watchers)
     checks.set("", health_pb2.HealthCheckResponse.SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
-    if servicer is not None:
-        control_pb2_grpc.add_ShardControlServicer_to_server(servicer, server)
-    if clients is not None:
-        control_pb2_grpc.add_FleetControlServicer_to_server(clients, server)
-    if run_control is not None:
-        run_control_pb2_grpc.add_RunControlServicer_to_server(run_control, server)
-    if worker_control is not None:
-        run_control_pb2_grpc.add_WorkerControlServicer_to_server(worker_control, server)
+    _add(servicer, control_pb2_grpc.add_ShardControlServicer_to_server, server)
+    _add(clients, control_pb2_grpc.add_FleetControlServicer_to_server, server)
+    _add(run_control, run_control_pb2_grpc.add_RunControlServicer_to_server, server)
+    _add(worker_control, run_control_pb2_grpc.add_WorkerControlServicer_to_server, server)
+    add(server)
     listen_host = "127.0.0.1" if address.is_loopback else "[::]"
     try:
         add_port(server, f"{listen_host}:{address.control_port}", identity)
@@ -87,6 +88,11 @@ def serving(
             server.stop(grace=WATCHED_SECS).wait(WATCHED_SECS)
         checks.enter_graceful_shutdown()
         server.stop(grace=1.0).wait(2.0)
+
+
+def _add(servicer: object | None, register: Callable[[Any, grpc.Server], object], server: grpc.Server) -> None:
+    if servicer is not None:
+        register(servicer, server)
 
 
 class _Health(health.HealthServicer):

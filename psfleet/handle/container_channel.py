@@ -13,6 +13,7 @@ from psfleet.control.relay_client import MODULE, RelayClient
 from psfleet.errors import DONE, STOPPED, LostPeerError, NoAnswerError, UsageError
 from psfleet.handle.channel import AGAIN_SECS, Call, End, RunChannel
 from psfleet.job.job import Job
+from psfleet.launch.followers import following
 from psfleet.launch.platform import Member, Platform, chief_of, may_restart
 from psfleet.launch.results import fetch
 from psfleet.launch.up import remove
@@ -21,7 +22,7 @@ from psfleet.manifests import container
 from psfleet.polling import wait_until
 from psfleet.report.attempts import earlier_report
 from psfleet.report.schema import Report
-from psfleet.run_folder import Owner, is_locked, owner
+from psfleet.run_folder import Owner, owner
 from psfleet.service.logs import parse_line
 
 logger = logging.getLogger("psfleet.handle")
@@ -32,8 +33,6 @@ STEP_EVENTS = ("fleet", "held", "progress", "verified")
 """Kinds of the chief's log entries that have the step that the fleet is at."""
 PAUSED = "paused"
 """State of a container that `docker pause` has frozen."""
-COPY_SECS = 600.0
-"""How long another command may copy the results into the run's folder."""
 
 
 class ContainerChannel(RunChannel):
@@ -147,12 +146,11 @@ class ContainerChannel(RunChannel):
 
     def report(self) -> Report:
         """See `RunChannel`. Copies the results as `psfleet up` does at the end, and removes the fleet."""
-        what = f"{self.folder}, which another command uses"
-        wait_until(lambda: not is_locked(self.folder), COPY_SECS, what)
         job = None if self._known is None else self._known[1]
-        report = fetch(self._platform, self._name, job, self.folder, self._on).report
-        if not self.is_live():
-            remove(self._platform, self._name)
+        with following(self._platform, self._name) as follower:
+            report = fetch(self._platform, self._name, job, self.folder, self._on).report
+            if not self.is_live() and follower.is_last():
+                remove(self._platform, self._name)
         if report is None:
             raise UsageError(f"{self.where}: no attempt of the run has left a report")
         return report

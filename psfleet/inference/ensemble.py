@@ -1,6 +1,7 @@
-"""Asks all members of an ensemble, and combines the predictions that come within the timeout; runs in one event loop.
+"""Sends queries to all members of an ensemble, and combines the predictions that arrive within the timeout.
 
-A member that misses a timeout is not waited for until it has answered everything that it was sent.
+Runs in one event loop. After a member has missed a timeout, queries do not wait for it until it has answered all that
+it was sent.
 """
 
 from __future__ import annotations

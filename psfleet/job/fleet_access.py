@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import secrets
-from typing import Self
+from typing import ClassVar, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 import psfleet
 from psfleet.errors import BadJobError
-from psfleet.job.fields import Section
+from psfleet.job.access import Access
 from psfleet.job.fleet_file import FleetDeadlines, FleetFile
 from psfleet.job.sections import Device
 
 
-class FleetAccess(Section):
+class FleetAccess(Access):
     """One start of a standing fleet.
 
     Attributes:
@@ -27,6 +27,8 @@ class FleetAccess(Section):
         deadlines: Timeouts.
         tls: Whether its traffic is encrypted, and both ends are authenticated.
     """
+
+    DESCRIPTION: ClassVar[str] = "the access to a standing fleet"
 
     name: str
     id: str
@@ -64,18 +66,3 @@ class FleetAccess(Section):
         if self.version != psfleet.__version__:
             raise BadJobError(f"fleet {self.name} has psfleet {self.version}, expected {psfleet.__version__}")
         return self
-
-    @classmethod
-    def from_json(cls, text: str, source: str) -> FleetAccess:
-        """Parses what `model_dump_json` writes.
-
-        Args:
-            source: Where the text is from, for messages.
-
-        Raises:
-            BadJobError: The text is something else.
-        """
-        try:
-            return cls.model_validate_json(text)
-        except ValidationError as error:
-            raise BadJobError(f"{source}: expected the access to a standing fleet as JSON") from error

@@ -26,6 +26,11 @@ class Input(Section):
     loaders: PositiveInt = Field(
         1, description="With `from: loaders`: number of loaders, at most that of workers and spares."
     )
+    sharding: Literal["static", "dynamic"] = Field(
+        "static",
+        description="With `from: loaders`. static: the batches of a worker are a function of `train.seed` and its "
+        "index; dynamic: a loader gives each batch to the worker that asks first; see [above](#dynamic-sharding).",
+    )
 
     pad: bool = Field(
         False,
@@ -45,11 +50,20 @@ class Input(Section):
         """Number of loaders that the launcher starts."""
         return self.loaders if self.source == "loaders" else 0
 
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether loaders give their batches to the worker that asks first."""
+        return self.sharding == "dynamic"
+
     @model_validator(mode="after")
     def _consistent(self) -> Input:
         if self.loaders > 1 and self.source != "loaders":
             raise ValueError(f"loaders is {self.loaders}, expected 1 without from: loaders")
         boundaries = self.bucket_boundaries
+        if self.is_dynamic and self.source != "loaders":
+            raise ValueError("sharding is dynamic, expected static without from: loaders")
+        if self.is_dynamic and boundaries is not None:
+            raise ValueError(f"bucket_boundaries is {boundaries}, expected null with sharding: dynamic")
         if boundaries is None:
             return self
         if not self.pad:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal
 
-from pydantic import ValidationError
-
-from psfleet.errors import BadJobError
+from psfleet.job.access import Access
 from psfleet.job.fields import Positive, PositiveInt, Section
 
 Mode = Literal["between_graph", "in_graph"]
@@ -66,7 +64,7 @@ class FrontOptions(Section):
     tls_key: str | None = None
 
 
-class ServiceAccess(Section):
+class ServiceAccess(Access):
     """Of one process of a service.
 
     Attributes:
@@ -78,24 +76,14 @@ class ServiceAccess(Section):
         options: Of the front.
     """
 
+    DESCRIPTION: ClassVar[str] = "access to a service"
+
     name: str
     front: str
     num_members: PositiveInt
     mode: Mode
     member: MemberSource | None = None
     options: FrontOptions | None = None
-
-    @classmethod
-    def from_json(cls, text: str, source: str) -> Self:
-        """The inverse of `model_dump_json`.
-
-        Raises:
-            BadJobError: The text is something else.
-        """
-        try:
-            return cls.model_validate_json(text)
-        except ValidationError as error:
-            raise BadJobError(f"{source}: expected access to a service as JSON") from error
 
 
 def life_file(folder: Path, role: str, index: int) -> Path:

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import ClassVar
 
-from pydantic import ValidationError
-
-from psfleet.errors import BadJobError
-from psfleet.job.fields import PositiveInt, Section
+from psfleet.job.access import Access
+from psfleet.job.fields import PositiveInt
 
 
-class TrialAccess(Section):
+class TrialAccess(Access):
     """Access of one worker to a study.
 
     Attributes:
         study: Its name in the storage.
-        socket: Path of the Unix socket on which Optuna's gRPC proxy serves the storage.
+        socket: Path of the Unix socket on which Optuna's gRPC proxy serves the storage; empty: the driver relays it.
         metric: The objective, a metric of the program's evaluation.
         prune_steps: Steps between evaluations after which a trial may be pruned; None: none is pruned.
     """
+
+    DESCRIPTION: ClassVar[str] = "access to a study"
 
     study: str
     socket: str
     metric: str
     prune_steps: PositiveInt | None = None
-
-    @classmethod
-    def from_json(cls, text: str, source: str) -> Self:
-        """The inverse of `model_dump_json`.
-
-        Raises:
-            BadJobError: The text is something else.
-        """
-        try:
-            return cls.model_validate_json(text)
-        except ValidationError as error:
-            raise BadJobError(f"{source}: expected access to a study as JSON") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 JOB = "job"
@@ -29,6 +30,11 @@ def assignment(index: int) -> str:
 def life_file(folder: Path, index: int) -> Path:
     """The file that a worker renews each second, in the folder of its study."""
     return folder / "logs" / f"worker-{index}.alive"
+
+
+def is_weights_name(name: str) -> bool:
+    """Whether a file of this name in the folder of a study has the weights of a trial."""
+    return re.fullmatch(r"weights/\d{5,}\.safetensors", name) is not None
 
 
 def weights_file(folder: Path, number: int) -> Path:

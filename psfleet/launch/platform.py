@@ -148,6 +148,10 @@ class WatchedPlatform(Protocol):
 class Platform(WatchedPlatform, Protocol):
     """Runs fleets in containers, each under its job's name; errors as above, except for `render`."""
 
+    @property
+    def location(self) -> str:
+        """The engine, or the cluster and namespace: fleets of one name are the same one where this is equal."""
+
     def render(self, request: Request, out: Path | None, command: str) -> str:
         """The fleet as YAML for the platform's own tools; needs no platform.
 

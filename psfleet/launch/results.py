@@ -12,7 +12,7 @@ from pathlib import Path
 
 from psfleet import errors
 from psfleet.checkpoint.location import root_of
-from psfleet.errors import PERMANENT_CODES, STOPPED, BadJobError, UsageError
+from psfleet.errors import PERMANENT_CODES, STOPPED, BadJobError, LostPeerError, UsageError
 from psfleet.job.job import Job, job_from_json
 from psfleet.launch.platform import TRAINING, Member, Platform, chief_of, gone_for_good, may_restart
 from psfleet.launch.shown import require
@@ -22,6 +22,9 @@ from psfleet.report.attempts import earlier_report, newest_checkpoint, resumed_f
 from psfleet.report.evidence import first_failure, validated
 from psfleet.report.schema import EventLog, Report
 from psfleet.run_folder import Owner, RunFolder, claimed, owner
+
+COPY_SECS = 600.0
+"""How long another command may copy results into the same run folder."""
 
 
 @dataclass(frozen=True)
@@ -58,23 +61,24 @@ def collect(platform: Platform, name: str, folder: Path, on: str) -> Report:
 
     Raises:
         UsageError: There is no such fleet, or the folder cannot be used.
-        LostPeerError: The copy broke off.
+        LostPeerError: The copy broke off, or the fleet is being removed.
     """
     members = require(platform, name)
     job = platform.job(name)
     chief, gone = chief_of(members), gone_for_good(members, job)
-    created = chief.created if chief is not None else 0.0
-    with claimed(folder, job, fresh=False, platform=on) as run_folder:
+    if chief is None:
+        raise LostPeerError(f"fleet {name} has no chief any more, expected one: another command removes the fleet")
+    with claimed(folder, job, fresh=False, platform=on, copy_secs=COPY_SECS) as run_folder:
         # Before the copy, which needs a volume or a pod: if it fails, the logs show why.
         save_logs(platform, name, members, run_folder)
-        copied = copy_results(platform, job, run_folder.path, created)
+        copied = copy_results(platform, job, run_folder.path, chief.created)
         report = copied.report if copied is not None and copied.is_new else None
-        if report is not None and chief is not None and _is_of_last_process(report, chief):
+        if report is not None and _is_of_last_process(report, chief):
             report = validated(report, run_folder.path)
         else:
             if copied is not None and report is None and copied.has_more_than(run_folder.path):
                 html.publish(copied.report, run_folder.path)
-            ended = unreported(job, run_folder, members, gone, Start(job.name, created))
+            ended = unreported(job, run_folder, members, gone, Start(job.name, chief.created))
             report = ended if report is None else with_end(report, ended.status, ended.exit_code, ended.error)
         return html.publish(with_failure(report, gone), run_folder.path)
 
@@ -116,7 +120,7 @@ def fetch(platform: Platform, name: str, job: Job | None, folder: Path, on: str)
         ran = job = platform.job(name)
         if chief.is_over and not may_restart(chief, job):
             return Fetched(collect(platform, name, folder, on))
-    with claimed(folder, ran, fresh=False, platform=on, keeps=chief is None) as run_folder:
+    with claimed(folder, ran, fresh=False, platform=on, keeps=chief is None, copy_secs=COPY_SECS) as run_folder:
         if chief is not None:
             save_logs(platform, name, members, run_folder)
         copied = copy_results(platform, job, run_folder.path, math.inf)

@@ -6,6 +6,7 @@ import logging
 
 from psfleet.checkpoint.stored_run import delete_stored
 from psfleet.errors import DONE, BadJobError, UsageError
+from psfleet.launch.followers import starting
 from psfleet.launch.platform import Platform, Request, chief_of
 from psfleet.launch.shown import require
 
@@ -18,20 +19,24 @@ STOP_SECS = 60.0
 def start(platform: Platform, request: Request) -> None:
     """Starts a fleet, unless a fleet of the same job still trains, or has ended and its results are to be copied.
 
+    Of two commands of this user that do so at the same time, one starts the fleet; then the other one finds it.
+
     Raises:
         UsageError: A fleet of this name trains another version of the job, or trains while a fresh one is requested.
         BadJobError: The results of an earlier run are to be deleted from a store that this machine may not use.
+        DeadlineError: Another command has not started the fleet in `deadlines.start_secs`.
     """
-    if is_started(platform, request):
-        return
-    if request.fresh:
-        # What is refused deletes nothing.
-        platform.check(request)
-        delete_stored(request.job)
-    platform.apply(request)
+    with starting(platform, request.job.name, request.job.deadlines.start_secs):
+        if _is_started(platform, request):
+            return
+        if request.fresh:
+            # What is refused deletes nothing.
+            platform.check(request)
+            delete_stored(request.job)
+        platform.apply(request)
 
 
-def is_started(platform: Platform, request: Request) -> bool:
+def _is_started(platform: Platform, request: Request) -> bool:
     """Whether a fleet needs no start; see `start`.
 
     Raises:

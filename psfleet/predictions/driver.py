@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from psfleet import errors
+from psfleet.driver.processes import ProcessWorker
+from psfleet.driver.silence import Silence
+from psfleet.driver.worker import is_end_by_program
 from psfleet.errors import LostPeerError, ProgramError, UsageError
 from psfleet.job import trial_records
 from psfleet.job.prediction_files import Request, Share
@@ -20,8 +23,6 @@ from psfleet.predictions.source import Source
 from psfleet.processes.child import PREDICTION_WORKER, Task
 from psfleet.service import settings
 from psfleet.service.cpu import num_cores, threads_each
-from psfleet.sweep.silence import Silence
-from psfleet.sweep.workers import is_end_by_program
 
 MAX_DEATHS = 3
 """How often a worker may die: its share is predicted again."""
@@ -33,7 +34,7 @@ POLL_SECS = 0.05
 class _Worker:
     """A worker: its process, how long it has given no sign of life, and how often it has died."""
 
-    task: Task
+    task: ProcessWorker
     silence: Silence
     deaths: int = 0
     is_done: bool = False
@@ -94,7 +95,8 @@ def _worker(index: int, workers: int, source: Source, folder: Path) -> _Worker:
         settings.THREADS: str(threads_each(num_cores(), workers)),
     }
     task = Task(PREDICTION_WORKER, index, environment, folder / "logs" / f"worker-{index}.log")
-    return _Worker(task, Silence(trial_records.life_file(folder, index), source.job.deadlines))
+    worker = ProcessWorker(task, trial_records.life_file(folder, index))
+    return _Worker(worker, Silence(worker.newest_sign, source.job.deadlines))
 
 
 def _run(workers: list[_Worker], folder: Path, on_loss: Callable[[str], object]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -137,9 +137,14 @@ def _curve(samples: Sequence[Sample], x_axis: Axis, y_axis: Axis) -> Curve:
         if drawable
     ]
     return Curve(
-        paths=tuple("M" + " L".join(f"{x:g} {y:g}" for x, y in run) for run in runs if len(run) > 1),
+        paths=tuple(path(run) for run in runs if len(run) > 1),
         dots=tuple(run[0] for run in runs if len(run) == 1),
     )
+
+
+def path(points: Iterable[tuple[float, float]]) -> str:
+    """SVG path data of straight lines from each point to the next."""
+    return "M" + " L".join(f"{x:g} {y:g}" for x, y in points)
 
 
 def is_drawable(value: float) -> bool:

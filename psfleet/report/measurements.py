@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from psfleet.report.records import Count, Record
@@ -60,3 +62,36 @@ class Placement(Record):
         description="Bytes of the model on each ps (parameters, state, frozen weights), in the order of indices.",
     )
     max_over_mean: float = Field(1.0, description="Maximum of the bytes on each ps divided by their mean; 1: even.")
+
+
+class DataEpoch(Record):
+    """Examples of one epoch, in which each loader passes once over its part of the data set."""
+
+    epoch: Count = Field(description="Number of the epoch, from 0 at the start of the attempt.")
+    delivered: Count = Field(
+        0,
+        description="Examples that training was given, each once. One for a worker that was killed is not counted "
+        "if that happened within a second.",
+    )
+    lost: Count | None = Field(
+        None,
+        description="Examples of the data set that training was not given; null: the epoch is not over, or the size of "
+        "the data set is not known.",
+    )
+
+
+class DataReading(Record):
+    """Examples that loaders gave to the workers that asked first. No batch is a function of the seed."""
+
+    sharding: Literal["dynamic"] = Field(description="`input.sharding` of the job.")
+    num_examples: Count | None = Field(
+        None,
+        description="Examples of the data set: as it says, or as many as were delivered in an epoch in which no loader "
+        "was lost; null: not known.",
+    )
+    delivered: Count = Field(0, description="Examples that training was given in all epochs.")
+    lost: Count = Field(0, description="Examples that it was not given in epochs that are over.")
+    ended_epochs: Count = Field(0, description="Number of epochs that are over.")
+    epochs: list[DataEpoch] = Field(
+        default_factory=list, description="The newest 100 epochs, and those in which examples were lost."
+    )

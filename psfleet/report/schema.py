@@ -17,7 +17,7 @@ from psfleet.checkpoint.location import parse
 from psfleet.checkpoint.store_client import StoreError
 from psfleet.errors import UsageError
 from psfleet.report.json_lines import JsonLines, StepLines, mismatch
-from psfleet.report.measurements import Gradients, Placement, StepSecs
+from psfleet.report.measurements import DataReading, Gradients, Placement, StepSecs
 from psfleet.report.records import Attempt, Count, OneLine, Record, StalenessValue, Status, StepRecord
 
 
@@ -159,6 +159,9 @@ class Report(Record):
         "and applying the gradient).",
     )
     placement: Placement = Field(default_factory=Placement, description="Distribution of the parameters over the ps.")
+    data: DataReading | None = Field(
+        None, description="With `input.sharding: dynamic`: examples by epoch, of the newest attempt; null: otherwise."
+    )
     restarts: Count = Field(0, description="Number of restarts of processes.")
     events: list[Event] = Field(default_factory=list, description="Events of the fleet, the oldest first.")
     checkpoint: CheckpointInfo | None = Field(None, description="The newest verified checkpoint; null: none.")

@@ -10,6 +10,8 @@ from psfleet.checkpoint.location import Folder
 from psfleet.checkpoint.manifest import read_manifest
 from psfleet.checkpoint.tensors import read_tensors
 from psfleet.errors import NoCheckpointError
+from psfleet.plurals import counted
+from psfleet.report.measurements import DataReading
 from psfleet.report.schema import Report
 
 FEW_WEIGHTS = 8
@@ -35,6 +37,7 @@ def summary(console: Console, report: Report, out: Folder) -> None:
         **{f"test {name}": f"{value:.4g}" for name, value in report.eval.items()},
         **{name: f"{value:.4g}" for name, value in _few_weights(report).items()},
         "gradients": f"{counts.pushed} pushed, {counts.used} used, {counts.dropped} dropped{since}",
+        "examples": _examples(report.data),
         "restarts": str(report.restarts) if report.restarts else None,
         "checkpoint": relative(report.checkpoint.path) if report.checkpoint else None,
         "best": f"{best.metric} {best.value:.4g}, {relative(best.path)}" if best else None,
@@ -58,6 +61,13 @@ def _attempts(report: Report) -> str | None:
     )
     skipped = "…, " if len(report.attempts) > SHOWN_ATTEMPTS else ""
     return f"{len(report.attempts)}: {skipped}{', '.join(ends)}"
+
+
+def _examples(data: DataReading | None) -> str | None:
+    """What became of the examples with dynamic sharding; None without."""
+    if data is None:
+        return None
+    return f"{data.delivered} delivered, {data.lost} lost in {counted(data.ended_epochs, 'epoch')} (sharding: dynamic)"
 
 
 def relative(path: str) -> str:

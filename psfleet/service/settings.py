@@ -20,6 +20,8 @@ JOB = "PSFLEET_JOB"
 FLEET = "PSFLEET_FLEET"
 """The standing fleet of a process or client: JSON, or the path of a file."""
 TRIALS = "PSFLEET_TRIALS"
+DRIVER = "PSFLEET_DRIVER"
+STUDY = "PSFLEET_STUDY"
 SERVICE = "PSFLEET_SERVICE"
 PROGRAM_FOLDER = "PSFLEET_PROGRAM_FOLDER"
 RUN = "PSFLEET_RUN"
@@ -83,6 +85,8 @@ class Settings:
         fleet: The standing fleet that this process belongs to; None: it belongs to a run's fleet.
         is_held: Whether the chief holds a new attempt of the run at the step that it starts from: see `psfleet.start`.
         trials: The study whose trials this worker takes; None: it takes none.
+        study: The study that this process drives, as JSON; empty: none.
+        driver: Address of the driver of this worker's study or prediction; None: it started this process.
         service: The service that this front or member belongs to; None: it belongs to none.
     """
 
@@ -105,6 +109,8 @@ class Settings:
     fleet: FleetAccess | None = None
     is_held: bool = False
     trials: TrialAccess | None = None
+    study: str = ""
+    driver: Address | None = None
     service: ServiceAccess | None = None
     loaders: tuple[Address, ...] = ()
 
@@ -146,6 +152,8 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         fleet=fleet_access(env),
         is_held=values.choice(HOLD, env.get(HOLD, ""), HELD_AT_START),
         trials=values.trial_access(TRIALS, env.get(TRIALS, "")),
+        study=env.get(STUDY, ""),
+        driver=values.address(DRIVER, env[DRIVER]) if env.get(DRIVER) else None,
         service=values.service_access(SERVICE, env.get(SERVICE, "")),
         loaders=tuple(values.address(LOADERS, text) for text in env.get(LOADERS, "").split(",") if text),
     )

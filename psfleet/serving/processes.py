@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from psfleet import errors
+from psfleet.driver.silence import Silence, file_time
 from psfleet.errors import LostPeerError, PsfleetError
 from psfleet.job.sections import Deadlines
 from psfleet.job.service_access import FrontOptions, Mode, ServiceAccess, life_file
@@ -16,7 +17,6 @@ from psfleet.processes.ports import free_addresses
 from psfleet.service import settings
 from psfleet.service.cpu import num_cores, threads_each
 from psfleet.serving.sources import Sources
-from psfleet.sweep.silence import Silence
 
 SILENT_SECS = 10.0
 """A process that gives no sign of life for so long is killed and started again; each gives one a second."""
@@ -82,7 +82,7 @@ class ServiceProcesses:
                 settings.METRICS_PORT: str(metrics_port if role == FRONT else 0),
             }
             task = Task(role, index, environment, folder / "logs" / f"{role}-{index}.log")
-            silence = Silence(life_file(folder, role, index), deadlines, clock)
+            silence = Silence(file_time(life_file(folder, role, index)), deadlines, clock)
             self._watched.append(_Watched(task, silence, 0.0))
 
     @property

@@ -16,7 +16,7 @@ from psfleet.job.job import job_from_json
 from psfleet.job.service_access import MemberSource
 from psfleet.sweep import results
 from psfleet.sweep.database import DATABASE, opened, optuna_module, storage_errors
-from psfleet.sweep.study_file import load_study
+from psfleet.sweep.loaded_study import load_study
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from psfleet.report.charts import BOTTOM, LEFT, RIGHT, TOP, Tick
+from psfleet.report.charts import BOTTOM, LEFT, RIGHT, TOP, Tick, path
 from psfleet.report.formats import number_text
 from psfleet.sweep.study_file import Study
 
@@ -51,8 +51,7 @@ def coordinates(study: Study, trials: Sequence[Any]) -> Coordinates | None:
     places = [round(LEFT + at * spacing, 1) for at in range(len(names))]
     values = zip(*columns.values(), [trial.value for trial in trials], strict=True)
     paths = tuple(
-        "M"
-        + " L".join(f"{x:g} {to_pixel(value):g}" for x, value, (to_pixel, _) in zip(places, row, scales, strict=True))
+        path((x, to_pixel(value)) for x, value, (to_pixel, _) in zip(places, row, scales, strict=True))
         for row in values
     )
     axes = zip(names, places, scales, strict=True)

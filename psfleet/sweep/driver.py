@@ -5,22 +5,24 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from psfleet import errors
+from psfleet.driver.worker import Worker
 from psfleet.errors import ProgramError, PsfleetError, StorageError
 from psfleet.files import only_user, replace_file
 from psfleet.job import trial_records
-from psfleet.job.trial_access import TrialAccess
 from psfleet.service.process_environment import require_tensorflow
 from psfleet.sweep import report, results
 from psfleet.sweep.database import DATABASE, optuna_module, storage_errors
+from psfleet.sweep.loaded_study import LoadedStudy
 from psfleet.sweep.storage import StoredStudy, num_trials
-from psfleet.sweep.study_file import LoadedStudy
-from psfleet.sweep.workers import Workers
+from psfleet.sweep.workers import Workers, processes
 
 POLL_SECS = 0.05
 """Interval in which the driver looks for finished trials and dead workers."""
@@ -54,12 +56,25 @@ class Listener:
         """A worker died or gave no sign of life, and is started again."""
 
 
-def sweep(loaded: LoadedStudy, folder: Path, fresh: bool = False, listener: Listener | None = None) -> Progress:
+Recruit = Callable[[LoadedStudy, Path, str, int], AbstractContextManager[Sequence[Worker]]]
+"""Context manager for the workers of a study: of the folder of its results, the socket of its storage, their number."""
+
+
+def sweep(
+    loaded: LoadedStudy,
+    folder: Path,
+    fresh: bool = False,
+    listener: Listener | None = None,
+    recruit: Recruit = processes,
+    check: Callable[[], None] = lambda: None,
+) -> Progress:
     """Runs the trials of a study that are not finished yet, and writes its files; no process outlives the call.
 
     Args:
         folder: Of the results.
         fresh: Whether the results of an earlier study in `folder` are deleted first.
+        recruit: The workers.
+        check: Called again and again; ends the call by an error.
 
     Raises:
         UsageError: A package is missing, or another driver uses the folder.
@@ -80,28 +95,24 @@ def sweep(loaded: LoadedStudy, folder: Path, fresh: bool = False, listener: List
         study = loaded.study
         # In a folder that only this user can open: what serves the storage asks for no password.
         with TemporaryDirectory(prefix="psfleet-") as private:
-            access = TrialAccess(
-                study=study.name,
-                socket=str(Path(private) / "storage"),
-                metric=study.objective.metric,
-                prune_steps=study.prune.every_steps,
-            )
+            socket = str(Path(private) / "storage")
             number = min(study.fleet.workers, num_trials(study))
-            workers = Workers(stored, access, number, folder, loaded)
-            return _Drive(loaded, folder, stored, workers, listener or Listener()).run(access.socket)
+            drive = _Drive(loaded, folder, stored, listener or Listener(), check)
+            with recruit(loaded, folder, socket, number) as workers:
+                return drive.run(socket, Workers(stored, workers, loaded))
 
 
 class _Drive:
     """One call of `sweep`."""
 
     def __init__(
-        self, loaded: LoadedStudy, folder: Path, stored: StoredStudy, workers: Workers, listener: Listener
+        self, loaded: LoadedStudy, folder: Path, stored: StoredStudy, listener: Listener, check: Callable[[], None]
     ) -> None:
         self._loaded = loaded
         self._folder = folder
         self._stored = stored
-        self._workers = workers
         self._listener = listener
+        self._check = check
         self._total = num_trials(loaded.study)
         # When `report.html` is written again (monotonic, in seconds).
         self._page_due = 0.0
@@ -109,14 +120,14 @@ class _Drive:
         self._repeat_unstarted()
         self._seen = {trial.number for trial in stored.finished()}
 
-    def run(self, socket: str) -> Progress:
+    def run(self, socket: str, workers: Workers) -> Progress:
         if not self._is_done():
             with self._stored.serving(socket):
                 try:
-                    self._workers.start()
-                    self._until_done()
+                    workers.start()
+                    self._until_done(workers)
                 finally:
-                    self._workers.close()
+                    workers.close()
         self._write(is_last=True)
         found = self._progress()
         if not found.best:
@@ -128,29 +139,30 @@ class _Drive:
         trials = self._stored.trials()
         return len(trials) >= self._total and all(trial.state.is_finished() for trial in trials)
 
-    def _until_done(self) -> None:
+    def _until_done(self, workers: Workers) -> None:
         pause = threading.Event()
         while True:
-            self._collect()
-            for worker in self._workers.idle():
+            self._collect(workers)
+            for worker in workers.idle():
                 trial = self._stored.ask(self._total)
                 if trial is None:
                     break
-                self._workers.assign(worker, trial)
+                workers.assign(worker, trial)
             if self._is_done():
-                self._collect()
+                self._collect(workers)
                 return
             pause.wait(POLL_SECS)
+            self._check()
             # A result that a worker reported before it died counts.
-            self._collect()
-            for text in self._workers.revive():
+            self._collect(workers)
+            for text in workers.revive():
                 self._listener.lost(text)
 
-    def _collect(self) -> None:
+    def _collect(self, workers: Workers) -> None:
         """Records trials that have finished since the last call."""
         finished = self._stored.finished()
         new = [trial for trial in finished if trial.number not in self._seen]
-        self._workers.release({trial.number for trial in new})
+        workers.release({trial.number for trial in new})
         if new:
             self._write()
         for trial in new:

@@ -12,7 +12,8 @@ import yaml
 
 from psfleet.files import replace_file
 from psfleet.job import trial_records
-from psfleet.sweep.study_file import LoadedStudy, Study
+from psfleet.sweep.loaded_study import LoadedStudy
+from psfleet.sweep.study_file import Study
 
 TRIALS, BEST, REPORT = "trials.csv", "best.yaml", "report.html"
 BEST_PROGRAM = "best_program"

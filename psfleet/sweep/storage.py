@@ -14,7 +14,8 @@ import numpy as np
 from psfleet.errors import PROGRAM_FAILED, BadJobError
 from psfleet.job import trial_records
 from psfleet.sweep.database import DATABASE, opened, optuna_module
-from psfleet.sweep.study_file import Choice, Dimension, LoadedStudy, Study
+from psfleet.sweep.loaded_study import LoadedStudy
+from psfleet.sweep.study_file import Choice, Dimension, Study
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,29 +1,17 @@
-"""A study file: which job is trained with which settings, and what is searched."""
+"""The study file: which job is trained with which settings, and what is searched."""
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from psfleet.errors import BadJobError, UsageError
 from psfleet.job.fields import NonNegativeInt, PositiveInt, Real, Section
-from psfleet.job.job import Job, parse_job
 from psfleet.job.job_fields import MAX_NAME, NAME_PATTERN
-from psfleet.job.optimizer import Plateau
-from psfleet.job.problems import problem
-from psfleet.job.reading import path_loader, read_mapping
-from psfleet.job.sections import Deadlines
 
 SECTIONS = ("options", "optimizer", "train", "input")
 """Sections of the job whose fields a study may vary."""
-IGNORED = ("fleet", "update", "checkpoint", "callbacks")
-"""Sections of the job that a trial has not: it is one worker without ps."""
 MAX_LIMIT = 2**53
 """Largest integer of a space: Optuna keeps integers as floats."""
 MAX_GRID = 100_000
@@ -154,96 +142,3 @@ class Study(Section):
     def num_combinations(self) -> int:
         """The size of a grid."""
         return math.prod(dimension.num_values for dimension in self.space.values())
-
-
-@dataclass(frozen=True)
-class LoadedStudy:
-    """A study whose job was read and checked.
-
-    Attributes:
-        study: The study file.
-        job: The content of the job file, of which a trial changes fields.
-        folder: The job file's, which is searched first for the program.
-    """
-
-    study: Study
-    job: Mapping[str, Any]
-    folder: Path
-
-    @property
-    def deadlines(self) -> Deadlines:
-        """Of the job; the same for all trials."""
-        return Deadlines.model_validate(self.job.get("deadlines", {}))
-
-    def job_of(self, values: Mapping[str, Any]) -> Job:
-        """The job of a trial.
-
-        Args:
-            values: By dotted fields.
-
-        Raises:
-            BadJobError: It is not valid, or a trial cannot train it.
-        """
-        job = parse_job(self.content_of(values), self.study.job)
-        _require_trainable(job)
-        return job
-
-    def content_of(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The content of the job file of a trial, with one worker and one ps; `values` as for `job_of`."""
-        content = {key: copy.deepcopy(value) for key, value in self.job.items() if key not in IGNORED}
-        for name, value in values.items():
-            *sections, last = name.split(".")
-            inner = content
-            for section in sections:
-                inner = inner.setdefault(section, {})
-                if not isinstance(inner, dict):
-                    raise BadJobError(f"space.{name}: {section} of the job is {inner!r}, expected a section")
-            inner[last] = value
-        return content
-
-
-def load_study(path: Path) -> LoadedStudy:
-    """Reads and validates a study file and its job.
-
-    Raises:
-        UsageError: A file cannot be read.
-        BadJobError: One is not valid, a value of the space is not valid for the job, or a trial cannot train the job.
-    """
-    content = read_mapping(path, "study file")
-    if "program" in content and "space" not in content:
-        raise BadJobError(f"{path} is a job file, expected a study file")
-    try:
-        study = Study.model_validate(content)
-    except ValidationError as error:
-        raise BadJobError(f"{path}: {'; '.join(problem(item, Study) for item in error.errors())}") from error
-    job = (path.parent / study.job).resolve()
-    if not job.is_file():
-        raise UsageError(f"{path}: job is {study.job!r}, and there is no file {job}")
-    loaded = LoadedStudy(study, read_mapping(job, "job file", path_loader(job.parent)), job.parent)
-    _check_space(loaded, path)
-    return loaded
-
-
-def _check_space(loaded: LoadedStudy, path: Path) -> None:
-    """Checks each limit and choice in a job whose other fields have their first value."""
-    first = {name: dimension.samples[0] for name, dimension in loaded.study.space.items()}
-    for name, dimension in loaded.study.space.items():
-        for value in dimension.samples:
-            try:
-                loaded.job_of({**first, name: value})
-            except BadJobError as error:
-                raise BadJobError(f"{path}: with space.{name} = {value!r}: {error}") from error
-
-
-def _require_trainable(job: Job) -> None:
-    """Refuses what needs ps or a chief; raises BadJobError."""
-    refused = {
-        "tables": bool(job.tables),
-        "optimizers": job.optimizers is not None,
-        "evaluate.stop": job.evaluate.stop is not None,
-        "optimizer.schedule.kind plateau": isinstance(job.schedule, Plateau),
-        "device.replicas": job.device.replicas != 1,
-    }
-    for name, is_there in refused.items():
-        if is_there:
-            raise BadJobError(f"{name} is set, expected a job without it: a trial is one worker without ps")

@@ -1,24 +1,61 @@
-"""The worker processes of a study: started, given trials, and started again after they died."""
+"""The workers of a study: started, given trials, and started again after they died."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from psfleet import errors
+from psfleet.driver.processes import ProcessWorker
+from psfleet.driver.silence import Silence
+from psfleet.driver.worker import Worker, is_end_by_program
 from psfleet.errors import LostPeerError, PsfleetError
 from psfleet.job import trial_records
 from psfleet.job.trial_access import TrialAccess
 from psfleet.processes.child import TRIAL_WORKER, Task
 from psfleet.service import settings
 from psfleet.service.cpu import num_cores, threads_each
-from psfleet.sweep.silence import Silence
+from psfleet.sweep.loaded_study import LoadedStudy
 from psfleet.sweep.storage import StoredStudy
-from psfleet.sweep.study_file import LoadedStudy
+from psfleet.sweep.study_file import Study
 
 MAX_DEATHS = 4
 """How often in a row a worker may die without a finished trial: one that is lost is repeated twice."""
+
+
+def access_to(study: Study, socket: str = "") -> TrialAccess:
+    """What the workers of a study get; `socket` as in `TrialAccess`."""
+    return TrialAccess(
+        study=study.name, socket=socket, metric=study.objective.metric, prune_steps=study.prune.every_steps
+    )
+
+
+@contextmanager
+def processes(loaded: LoadedStudy, folder: Path, socket: str, number: int) -> Iterator[Sequence[Worker]]:
+    """Context manager for workers that are processes of this machine.
+
+    Args:
+        folder: Of the study's results.
+        socket: See `TrialAccess`.
+        number: Of workers.
+    """
+    access = access_to(loaded.study, socket)
+    workers = []
+    for index in range(number):
+        environment = {
+            settings.TRIALS: access.model_dump_json(),
+            settings.PROGRAM_FOLDER: str(loaded.folder.resolve()),
+            settings.OUT: str(folder.absolute()),
+            settings.INDEX: str(index),
+            settings.THREADS: str(threads_each(num_cores(), number)),
+        }
+        task = Task(TRIAL_WORKER, index, environment, folder / "logs" / f"worker-{index}.log")
+        workers.append(ProcessWorker(task, trial_records.life_file(folder, index)))
+    yield workers
 
 
 @dataclass
@@ -32,46 +69,31 @@ class TrialWorker:
         deaths: In a row, without a finished trial.
     """
 
-    task: Task
+    task: Worker
     silence: Silence
     trial: int | None = None
     deaths: int = 0
-
-
-def is_end_by_program(code: int, is_logged: bool) -> bool:
-    """Whether a training program ended its worker, by `os._exit` for example.
-
-    Args:
-        code: Exit code of the worker, 128 + n after signal n.
-        is_logged: Whether the worker logged that it has failed with this code, as it does in all other cases; only if
-            the disk is full does it not, and ends with `errors.LOST_PEERS`.
-    """
-    return not is_logged and code < errors.SIGNAL_BASE and code != errors.LOST_PEERS
 
 
 class Workers:
     """The workers of a study; used by one thread, and closed at the end.
 
     Args of the constructor:
-        folder: Of the study's results.
+        clock: Monotonic time in seconds.
     """
 
     def __init__(
-        self, stored: StoredStudy, access: TrialAccess, number: int, folder: Path, loaded: LoadedStudy
+        self,
+        stored: StoredStudy,
+        workers: Sequence[Worker],
+        loaded: LoadedStudy,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stored = stored
-        self._workers = []
-        for index in range(number):
-            environment = {
-                settings.TRIALS: access.model_dump_json(),
-                settings.PROGRAM_FOLDER: str(loaded.folder.resolve()),
-                settings.OUT: str(folder.absolute()),
-                settings.INDEX: str(index),
-                settings.THREADS: str(threads_each(num_cores(), number)),
-            }
-            log = folder / "logs" / f"worker-{index}.log"
-            silence = Silence(trial_records.life_file(folder, index), loaded.deadlines)
-            self._workers.append(TrialWorker(Task(TRIAL_WORKER, index, environment, log), silence))
+        self._start_secs = loaded.deadlines.start_secs
+        self._clock = clock
+        self._seen = clock()
+        self._workers = [TrialWorker(each, Silence(each.newest_sign, loaded.deadlines, clock)) for each in workers]
 
     def start(self) -> None:
         """Starts all processes."""
@@ -81,8 +103,8 @@ class Workers:
             worker.task.start()
 
     def idle(self) -> list[TrialWorker]:
-        """The workers without a trial."""
-        return [worker for worker in self._workers if worker.trial is None]
+        """The workers that can be given a trial."""
+        return [worker for worker in self._workers if worker.trial is None and worker.task.is_there()]
 
     def assign(self, worker: TrialWorker, trial: Any) -> None:
         """Gives an idle worker a trial."""
@@ -102,11 +124,16 @@ class Workers:
             What happened, a line for each.
 
         Raises:
-            LostPeerError: A worker dies again and again.
+            LostPeerError: A worker dies again and again, or no worker was there for `deadlines.start_secs`.
             PsfleetError: A worker failed in a way that would recur.
         """
         texts = []
-        for worker in self._workers:
+        there = [worker for worker in self._workers if worker.task.is_there()]
+        if there:
+            self._seen = self._clock()
+        elif self._clock() - self._seen > self._start_secs:
+            raise LostPeerError(f"no worker was there for {self._start_secs:g} s, expected {len(self._workers)}")
+        for worker in there:
             if worker.task.exit_code() is not None:
                 texts.append(self._revive(worker, worker.task.cause_of_end()))
             elif worker.silence.is_too_long():
@@ -149,6 +176,6 @@ class Workers:
         return text
 
     def close(self) -> None:
-        """Ends all processes at once: what they train is repeated by the next driver."""
+        """Nothing is left to do for the workers: what they still train is repeated by the next driver."""
         for worker in self._workers:
-            worker.task.kill()
+            worker.task.close()

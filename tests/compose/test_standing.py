@@ -110,7 +110,7 @@ def test_a_ps_that_was_killed_comes_back(lab: Lab) -> None:
 
 
 def test_runs_at_the_same_time_train_on_the_ps_of_the_fleet(lab: Lab, tmp_path: Path) -> None:
-    """All have workers 0 and 1, whom each ps must reach at addresses of their own, and two have a loader 0."""
+    """All have workers 0 and 1, which each ps must reach at addresses of their own, and two have a loader 0."""
     variants = [("between_graph", "loaders"), ("between_graph", "loaders"), ("in_graph", "worker")]
     names = [f"test-{uuid.uuid4().hex[:8]}" for _ in variants]
 

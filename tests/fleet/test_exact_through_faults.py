@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 from collections.abc import Callable
@@ -12,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support import gan_replay
-from support.local_fleet import START_SECS, Fleet, training
+from support.fleet_faults import cause
+from support.local_fleet import START_SECS, training
 from support.numpy_optimizers import rule
 from support.programs import exact_graph_program, exact_keras_program
 from support.programs import tiny_gan_program as tiny
@@ -20,7 +20,6 @@ from support.replay import KerasReplica, Weights, perceptron_gradient, replay
 from support.rows import first_rows
 
 from psfleet.checkpoint.tensors import read_tensors
-from psfleet.polling import wait_until
 from psfleet.report.reductions import ReductionLog
 from psfleet.report.schema import History
 
@@ -115,29 +114,6 @@ def faults(num_ps: int) -> list[tuple[str, int, signal.Signals]]:
     """Each process of the fleet, killed or stopped."""
     processes = [("worker", index) for index in range(WORKERS)] + [("ps", index) for index in range(num_ps)]
     return [(*process, number) for process in processes for number in (signal.SIGKILL, signal.SIGSTOP)]
-
-
-def cause(fleet: Fleet, role: str, index: int, number: signal.Signals) -> None:
-    """Kills a process, or stops it until another process has noticed; returns once the fleet trains again."""
-    entries = lost(fleet)
-    pid = fleet.pid(role, index)
-    assert pid is not None, f"there is no {role} {index}\n{fleet.tails()}"
-    os.kill(pid, number)
-    if number == signal.SIGSTOP:
-        try:
-            fleet.wait_for(lambda: lost(fleet) > entries, START_SECS, f"the loss of {role} {index} to be noticed")
-        finally:
-            os.kill(pid, signal.SIGCONT)
-    else:
-        wait_until(lambda: fleet.pid(role, index) != pid, START_SECS, f"{role} {index} to be gone")
-    fleet.wait_for(lambda: fleet.pid(role, index), START_SECS, f"{role} {index} to be there again")
-    fleet.wait_for_progress()
-
-
-def lost(fleet: Fleet) -> int:
-    """How often a worker has lost a peer, or ps 0 a worker: in one graph, no other worker has a session to lose."""
-    slow = sum("(gone)" in entry["message"] for entry in fleet.entries("slow_step", "ps"))
-    return slow + sum(len(fleet.entries("lost_peer", index=worker)) for worker in range(WORKERS))
 
 
 def replayed(front_end: str, rate: Callable[[int], float]) -> Weights:

@@ -51,7 +51,7 @@ def submitted(home: Path, hosts: tuple[Host, Host], job_id: int) -> Iterator[sub
         "SLURM_JOB_NODELIST": ",".join(host.ip for host in hosts),
         "STAND_IN_NODES": " ".join(host.name for host in hosts),
     }
-    command = hosts[0].command("bash", str(home / "batch.sh"))
+    command = hosts[0].command(["bash", str(home / "batch.sh")])
     with (home / f"slurm-{job_id}.out").open("wb") as out:
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 from pathlib import Path
@@ -12,7 +11,8 @@ import keras
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support.local_fleet import START_SECS, Fleet, training
+from support.fleet_faults import cause
+from support.local_fleet import START_SECS, training
 from support.numpy_optimizers import rule
 from support.programs import table_program
 from support.programs.table_program import DEATH, NAME, SEEN, WIDTH
@@ -225,27 +225,6 @@ def test_a_worker_that_dies_after_it_has_read_rows_repeats_its_step(
         report = fleet.done()
     assert (report.restarts, report.generation) == (3, 1)
     assert_same(exported(fleet.out), replayed("adagrad", STEPS, workers))
-
-
-def cause(fleet: Fleet, role: str, index: int, number: signal.Signals) -> None:
-    """Kills a process, or stops it until a worker or ps 0 has noticed; returns once the fleet trains again."""
-    pid, entries = fleet.pid(role, index), lost(fleet)
-    assert pid is not None, f"there is no {role} {index}\n{fleet.tails()}"
-    os.kill(pid, number)
-    if number == signal.SIGSTOP:
-        try:
-            fleet.wait_for(lambda: lost(fleet) > entries, START_SECS, f"the loss of {role} {index} to be noticed")
-        finally:
-            os.kill(pid, signal.SIGCONT)
-    else:
-        fleet.wait_for(lambda: fleet.pid(role, index) not in (None, pid), START_SECS, f"another {role} {index}")
-    fleet.wait_for_progress()
-
-
-def lost(fleet: Fleet) -> int:
-    """How often a worker has lost a peer, or ps 0 a worker."""
-    slow = sum("(gone)" in entry["message"] for entry in fleet.entries("slow_step", "ps"))
-    return slow + sum(len(fleet.entries("lost_peer", index=worker)) for worker in range(2))
 
 
 @pytest.mark.extended

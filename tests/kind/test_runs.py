@@ -49,13 +49,14 @@ def test_the_manifests_of_the_tree_train_the_example(space: Space) -> None:
 
 
 @pytest.mark.timeout(RUN_SECS)
-def test_up_shows_progress_can_be_left_and_ends_with_the_report(space: Space) -> None:
+def test_several_up_show_progress_can_be_left_and_end_with_the_report(space: Space) -> None:
     job = space.job_file(
         "walk", {"step_secs": 0.2}, fleet={"ps": 2, "workers": 2, "spares": 1}, train={"steps": 300, "batch_size": 1},
         container={"keep_secs": 0},
     )  # fmt: skip
-    first = space.start("up", job)
-    wait_until(lambda: "step " in space.printed(first), START_SECS, "progress", poll_secs=1)
+    first, other = space.start("up", job), space.start("up", job)
+    for each in (first, other):
+        wait_until(lambda each=each: "step " in space.printed(each), START_SECS, "progress", poll_secs=1)
     first.send_signal(2)
     assert first.wait(COMMAND_SECS) == 130
     assert "the run continues" in space.printed(first)
@@ -66,7 +67,10 @@ def test_up_shows_progress_can_be_left_and_ends_with_the_report(space: Space) ->
     table = space.psfleet("status", "walk")
     assert [line.split()[1] for line in table.splitlines()[1:]] == ["ps", "ps", "chief", "worker", "spare"]
     assert second.wait(START_SECS) == 0, space.printed(second)
+    assert other.wait(COMMAND_SECS) == 0, space.printed(other)
     output = space.printed(second)
+    left = [each for each in (other, second) if "another command follows fleet walk" in space.printed(each)]
+    assert len(left) == 1, "the last one removes the fleet"
     assert "status:          done" in output
     assert "300 of 300" in output
     report = Report.read(space.folder / "runs" / "walk")

@@ -138,8 +138,8 @@ def test_status_shows_the_fleet_and_its_clients_and_interrupt_ends_one(lab: Spac
     )  # fmt: skip
 
 
-def test_a_ps_that_is_deleted_comes_back_and_clients_are_told(lab: Space) -> None:
-    client = waiting_client(lab, "told")
+def test_a_ps_that_is_deleted_comes_back_and_clients_end(lab: Space) -> None:
+    client = waiting_client(lab, "ended")
     before = {name: lab.get("pod", name)["metadata"]["uid"] for name in ("lab-ps-0", "lab-worker-0")}
     lab.kubectl("delete", "pod", "lab-ps-0", "--wait=false")
     assert client.wait(NOTICE_SECS + 15) == LOST_PEERS, lab.printed(client)

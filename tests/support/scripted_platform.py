@@ -72,6 +72,7 @@ class ScriptedPlatform:
 
     noun = "container"
     where = "is in the script"
+    location = "script"
     look_secs = 0.0
     restart_secs = 0.0
     settle_secs = 0.0

@@ -86,18 +86,21 @@ class Service:
 
 
 @contextmanager
-def running(role: str, folder: Path, address: Address | None = None, **environment: str) -> Iterator[Service]:
+def running(
+    role: str, folder: Path, address: Address | None = None, module: str = "", **environment: str
+) -> Iterator[Service]:
     """Starts a service with a log in `folder`, and kills it at the end of the block.
 
     Args:
-        role: ps or worker.
+        role: ps or worker; names the log.
+        module: That is run; empty: that of the role.
         environment: More of its settings, by the names of `psfleet.service.settings`: `RUN`, `INDEX`, ….
     """
     address = address or free_addresses(1)[0]
     own = {settings.ADDRESS: address.data, settings.OUT: str(folder), settings.PARENT: str(os.getpid())}
     own |= {getattr(settings, name): value for name, value in environment.items()}
     output = folder / f"{role}-{address.port}.txt"
-    process = service(MODULES[role], own, output, is_alone="PARENT" in environment)
+    process = service(module or MODULES[role], own, output, is_alone="PARENT" in environment)
     try:
         yield Service(process, address, output)
     finally:

@@ -1,4 +1,4 @@
-"""For unit tests: TensorFlow runs graphs as they were built, each file begins with a small heap, and an S3 server."""
+"""For unit tests: TensorFlow runs graphs as they were built, small heaps, a state folder, and an S3 server."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from support.s3_server import S3Server, no_fault, s3_server, use
 
 from psfleet.checkpoint.object_store import StoreFolder
+from psfleet.service import settings
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -37,6 +38,14 @@ def _no_graph_optimizers() -> Iterator[None]:
         patch.setattr(tf.compat.v1.Session, "__init__", open_session)
         yield
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Has commands keep their state, such as locks, in a folder of this session instead of the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(settings.STATE, str(tmp_path_factory.mktemp("state")))
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")

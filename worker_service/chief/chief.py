@@ -189,6 +189,9 @@ class Chief(Worker):
         return is_unsaved(training, self._components.committer.newest)
 
     def _end(self, checkpoint: Checkpoint, states: States) -> None:
+        if self._context.job.input.is_dynamic:
+            # The loaders end with the run.
+            self._components.recorder.data_epochs.note(self._context.fleet.describe_loaders())
         self._checkpoint, self._final_states = checkpoint, states
         if checkpoint.step < self._components.recorder.monitor.final_step:
             self.error = stop_error(self._context.stop.signal_number, states)

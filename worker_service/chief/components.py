@@ -73,8 +73,6 @@ def chief_components(
         "incarnation": context.incarnation,
     }
     events = Events(context.out, context.job, attempt.first_event, disk)
-    if settings.loaders:
-        LoaderRestarts(context.fleet, events).follow()
     evaluator = Evaluator(front, context.layout, context.job.device)
     storage = Storage(events, context.job.deadlines.stall_secs)
     callbacks = Callbacks(load_callbacks(context.job), events, run_info(settings, context.job), context.job.callbacks)
@@ -82,6 +80,8 @@ def chief_components(
         monitor = Monitor(context.out, context.job, storage, callbacks)
     holding = Holding(context.out, disk, context.job.update)
     recorder = Recorder(context.out, context.job, context.layout, evaluator, storage, monitor)
+    if settings.loaders:
+        LoaderRestarts(context.fleet, events, epochs=recorder.data_epochs).follow()
     committer = CheckpointCommitter(context, manifest_extra, storage, monitor)
     return ChiefComponents(
         recovery=Recovery(context, front.initial_values, manifest_extra, events, monitor, holding),

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from psfleet.control import control_pb2 as pb
 from psfleet.control.fleet_client import FleetClient
 from psfleet.errors import NoAnswerError
+from worker_service.chief.data_epochs import DataEpochs
 from worker_service.chief.events import Events
 
 LOOK_SECS = 1.0
@@ -17,7 +18,7 @@ LOOK_SECS = 1.0
 UNRESPONSIVE_SECS = 15.0
 """Time without an answer after which a loader counts as frozen or cut off; workers need as long to find that."""
 REPLACED = "it was replaced"
-"""The cause where the platform tells a process none, as Kubernetes."""
+"""The cause where the platform, such as Kubernetes, passes none to a process that it restarts."""
 
 
 class LoaderRestarts:
@@ -25,11 +26,19 @@ class LoaderRestarts:
 
     Args of the constructor:
         clock: Monotonic, in seconds.
+        epochs: Receives what the loaders know of the workers that read from them.
     """
 
-    def __init__(self, fleet: FleetClient, events: Events, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        fleet: FleetClient,
+        events: Events,
+        clock: Callable[[], float] = time.monotonic,
+        epochs: DataEpochs | None = None,
+    ) -> None:
         self._fleet = fleet
         self._events = events
+        self._epochs = epochs or DataEpochs()
         self._clock = clock
         self._processes: dict[int, str] = {}
         # By loader that gives no answer: since when; never, once that is an event.
@@ -41,7 +50,9 @@ class LoaderRestarts:
 
     def update(self) -> None:
         """Asks each loader for its process once."""
-        for index, state in enumerate(self._fleet.describe_loaders()):
+        states = self._fleet.describe_loaders()
+        self._epochs.note(states)
+        for index, state in enumerate(states):
             if isinstance(state, NoAnswerError):
                 self._note_silence(index)
                 continue

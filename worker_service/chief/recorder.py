@@ -17,6 +17,7 @@ from psfleet.layout import Layout
 from psfleet.report.schema import History, Point
 from worker_service.batch_reader import Batch
 from worker_service.chief.board import Board
+from worker_service.chief.data_epochs import DataEpochs
 from worker_service.chief.evaluation_recorder import EvaluationRecorder
 from worker_service.chief.evaluations import Values
 from worker_service.chief.graph_summary import GraphSummary
@@ -52,6 +53,7 @@ class Recorder:
         loss: Of the newest step's batch; None before the first.
         losses: Of several losses, the newest of each by name.
         worker_rates: Measured by the chief's heartbeats.
+        data_epochs: Collected from loaders with dynamic sharding.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Recorder:
         self.steps_done = 0
         self.training_secs = 0.0
         self.worker_rates = WorkerRates()
+        self.data_epochs = DataEpochs()
 
     def begin(self, generation: int) -> None:
         """A generation starts or is attached to again."""

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 
 from psfleet.checkpoint.manifest import Checkpoint
-from psfleet.control import control_pb2 as pb
 from psfleet.errors import DONE, PsfleetError, StoppedError
 from psfleet.polling import wait_until
-from psfleet.report.measurements import Gradients, Placement, PsGradients, StepSecs, WorkerGradients
+from psfleet.report.measurements import StepSecs
 from psfleet.report.schema import CheckpointInfo, Event, Report
 from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.last_checkpoint import LastCheckpoint
+from worker_service.chief.ps_counts import gradients_of, placement_of, staleness_of
 from worker_service.chief.recorder import Recorder
 from worker_service.chief.run_attempt import Attempt
 from worker_service.chief.storage import Storage
@@ -93,8 +93,8 @@ class RunFinisher:
     def save_draft(self, states: States, checkpoint: Checkpoint) -> None:
         """Writes the report without a final evaluation.
 
-        Called before the ps are told that the run is done: they end then, and no chief that replaces this one can ask
-        them for their counts. A chief that has been replaced meanwhile writes nothing.
+        Called before `Finish` is sent to the ps: they end then, and no chief that replaces this one can read their
+        counts. A chief that has been replaced meanwhile writes nothing.
         """
         self._saved = self._draft(states, checkpoint, None)
         with self._storage.writing("the report before the final evaluation"):
@@ -188,9 +188,10 @@ class RunFinisher:
             losses=recorder.losses,
             eval=recorder.metrics,
             training_metrics=recorder.newest_training_metrics(),
-            gradients=_gradients(known, recorder.worker_examples_per_sec()),
-            staleness=_staleness(known),
-            placement=_placement(known),
+            gradients=gradients_of(known, recorder.worker_examples_per_sec()),
+            staleness=staleness_of(known),
+            placement=placement_of(known),
+            data=recorder.data_epochs.record(),
             restarts=_restarts(events),
             events=events,
             checkpoint=CheckpointInfo(path=str(checkpoint.folder), step=checkpoint.step) if checkpoint else None,
@@ -213,38 +214,3 @@ def versions() -> Mapping[str, str]:
 
 def _restarts(events: Sequence[Event]) -> int:
     return sum(event.kind == "restarted" for event in events)
-
-
-def _gradients(states: Sequence[pb.ShardState], examples_per_sec: Mapping[int, float]) -> Gradients:
-    """Counts of gradients: ps 0's as the run's, and those of each ps, because each chooses its quorum on its own."""
-    per_ps = [
-        PsGradients(pushed=sum(state.pushed), used=sum(state.used), dropped=sum(state.pushed) - sum(state.used))
-        for state in states
-    ]
-    if not per_ps:
-        return Gradients()
-    joined = {worker.index for worker in states[0].workers}
-    per_worker = {
-        str(index): WorkerGradients(
-            pushed=states[0].pushed[index],
-            used=states[0].used[index],
-            examples_per_sec=examples_per_sec.get(index),
-        )
-        for index in sorted(joined)
-        if index < len(states[0].pushed)
-    }
-    since = states[0].first_step
-    return Gradients(**per_ps[0].model_dump(), since_step=since, per_worker=per_worker, per_ps=per_ps)
-
-
-def _placement(states: Sequence[pb.ShardState]) -> Placement:
-    sizes = [state.model_bytes for state in states]
-    if not any(sizes):
-        return Placement()
-    return Placement(ps=sizes, max_over_mean=max(sizes) * len(sizes) / sum(sizes))
-
-
-def _staleness(states: Sequence[pb.ShardState]) -> dict[str, int]:
-    """By staleness, the gradients that ps 0 received."""
-    counts = states[0].staleness if states else ()
-    return {str(late): count for late, count in enumerate(counts) if count}

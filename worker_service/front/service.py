@@ -49,7 +49,7 @@ def serve(settings: Settings, stop: Stop) -> int:
     access = settings.service
     if access is None or access.options is None:
         raise BadJobError("PSFLEET_SERVICE is missing, expected access of a front to a service as JSON")
-    life = SignsOfLife(life_file(settings.out, ROLE, settings.index))
+    life = SignsOfLife.in_file(life_file(settings.out, ROLE, settings.index))
     life.start()
     target = boot(settings.address, None)
     metrics = ServiceMetrics(access.name)

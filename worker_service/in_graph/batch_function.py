@@ -55,7 +55,7 @@ class BatchFunction:
 
         Args:
             batches: Of this worker.
-            progress: Is told of each batch: that the step of the one before is done.
+            progress: Each batch but the first is recorded there as the end of a step.
             step_of: Returns the global step at which the batch of a number is used.
         """
         self._batches, self._progress, self._step_of = batches, progress, step_of

@@ -31,6 +31,7 @@ from psfleet.tls.data_plane import check_loopback
 from psfleet.tls.listeners import process_listens_on_loopback_alone
 from psfleet.tls.loader_plane import LoaderPlane, loader_plane
 from worker_service.build_deadline import DEADLINES
+from worker_service.loader.readers import Readers
 
 logger = logging.getLogger("psfleet.loader")
 
@@ -53,7 +54,7 @@ def serve(settings: Settings, stop: Stop) -> int:
     hide_gpus()
     servicer = LoaderServicer(settings.run, settings.cause)
     with loader_plane(settings, identity) as plane:
-        servers = data_service(plane)
+        servers = data_service(plane, settings.job.input.is_dynamic)
         with (
             serving(
                 settings.address, servicer, identity, stop.event, stop.probes.note_answer, watchers=servicer.watchers
@@ -73,10 +74,14 @@ def _metrics(settings: Settings) -> Iterator[Readings]:
     yield Readings(settings.run, "loader", settings.index, [Reading(BUILD_INFO, 1, (psfleet.__version__,))])
 
 
-def data_service(plane: LoaderPlane) -> tuple[object, ...]:
+def data_service(plane: LoaderPlane, keeps_jobs: bool = False) -> tuple[object, ...]:
     """The servers of tf.data service: they stop when they are garbage collected. Who reaches them can run code.
 
     The dispatcher forgets its data sets when it dies. A client then gets an error, instead of the first batches again.
+
+    Args:
+        plane: Where they listen.
+        keeps_jobs: Whether a job without clients is kept: it would otherwise begin again after 5 minutes.
 
     Raises:
         BadJobError: Other machines could reach a port that must be closed.
@@ -86,7 +91,8 @@ def data_service(plane: LoaderPlane) -> tuple[object, ...]:
     at, batches = plane.dispatcher, plane.batches
     try:
         with _bound(at):
-            dispatcher = service.DispatchServer(service.DispatcherConfig(port=at.port))
+            config = service.DispatcherConfig(port=at.port, job_gc_timeout_ms=-1 if keeps_jobs else None)
+            dispatcher = service.DispatchServer(config)
         with _bound(batches):
             worker = service.WorkerServer(
                 service.WorkerConfig(
@@ -139,10 +145,20 @@ class LoaderServicer(control_pb2_grpc.ShardControlServicer):
         # Whether the chief may have called a process of this loader.
         self._was_called = bool(cause)
         self._state = pb.ShardState(run=run, process=secrets.token_hex(8), cause=cause)
+        self._readers = Readers(clock)
 
     def Describe(self, request: pb.DescribeRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""
         self._note_call()
+        state = pb.ShardState(readers=self._readers.states())
+        state.MergeFrom(self._state)
+        return state
+
+    def Heartbeat(self, request: pb.HeartbeatRequest, context: grpc.ServicerContext) -> pb.ShardState:
+        """See control.proto."""
+        self._check_run(request.caller, context)
+        self._note_call()
+        self._readers.note(request)
         return self._state
 
     def require_caller(self, deadlines: Deadlines) -> None:
@@ -162,12 +178,15 @@ class LoaderServicer(control_pb2_grpc.ShardControlServicer):
 
     def Finish(self, request: pb.FinishRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""
-        if request.caller.run != self._run:
-            text = f"this loader belongs to run {self._run}, not to {request.caller.run!r}"
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
+        self._check_run(request.caller, context)
         self.exit_code = request.outcome.exit_code
         self.finished.set()
         return pb.ShardState(run=self._run, outcome=request.outcome)
+
+    def _check_run(self, caller: pb.Caller, context: grpc.ServicerContext) -> None:
+        if caller.run != self._run:
+            text = f"this loader belongs to run {self._run}, not to {caller.run!r}"
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
 
     def _note_call(self) -> None:
         self._called, self._was_called = self._clock(), True

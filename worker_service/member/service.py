@@ -36,7 +36,7 @@ def serve(settings: Settings, stop: Stop) -> int:
     access = settings.service
     if access is None or access.member is None:
         raise BadJobError("PSFLEET_SERVICE is missing, expected access of a member to a service as JSON")
-    life = SignsOfLife(life_file(settings.out, ROLE, settings.index))
+    life = SignsOfLife.in_file(life_file(settings.out, ROLE, settings.index))
     life.start()
     job, folder, weights = load(access.member)
     life.begin(f"program {job.program!r} to be loaded and built", job.deadlines.first_secs)

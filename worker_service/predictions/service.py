@@ -42,7 +42,7 @@ def serve(settings: Settings, stop: Stop) -> int:
     """
     request = Request.read(settings.out)
     job = job_from_json(request.job, "job of the model")
-    life = SignsOfLife(trial_records.life_file(settings.out, settings.index))
+    life = SignsOfLife.in_file(trial_records.life_file(settings.out, settings.index))
     life.start()
     _prepare(job.device)
     life.begin(

@@ -6,7 +6,6 @@ import gc
 import logging
 import math
 import warnings
-from pathlib import Path
 from typing import cast
 
 import grpc
@@ -21,6 +20,7 @@ from psfleet.job.trial_access import TrialAccess
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
 from worker_service.build_deadline import DEADLINES
+from worker_service.driver_link import DriverLink, linked
 from worker_service.trial.kept_program import KeptPrograms
 from worker_service.trial.signs_of_life import SignsOfLife
 from worker_service.trial.training import train
@@ -44,29 +44,38 @@ def serve(settings: Settings, stop: Stop) -> int:
         raise BadJobError("PSFLEET_TRIALS is missing, expected access to a study as JSON")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-    try:
-        study = _opened(access)
-        programs, done = KeptPrograms(settings.program_folder), None
-        life = SignsOfLife(trial_records.life_file(settings.out, settings.index))
-        life.start()
-        while not stop.event.is_set():
-            assigned = study.user_attrs.get(trial_records.assignment(settings.index))
-            if assigned is None or assigned == done:
-                stop.event.wait(POLL_SECS)
-                continue
-            # An object of a running trial, with the parameters that the driver has asked for.
-            _train(optuna.trial.Trial(study, assigned), study, access, programs, settings.out, stop, life)
-            life.begin("the next trial")
-            done = assigned
-            gc.collect()
-    except grpc.RpcError as error:
-        raise LostPeerError(f"the storage of study {access.study} is gone: {error.details()}") from error
+    with linked(settings) as link, link.storage() as socket:
+        try:
+            _serve(_opened(access, socket or access.socket), access, settings, link, stop)
+        except grpc.RpcError as error:
+            raise LostPeerError(f"the storage of study {access.study} is gone: {error.details()}") from error
     # Not exit code 0, with which a program may end this process in a trial.
     raise stop.error()
 
 
-def _opened(access: TrialAccess) -> optuna.Study:
-    storage = optuna.storages.GrpcStorageProxy(host=trial_records.UNIX, port=cast(int, access.socket))
+def _serve(study: optuna.Study, access: TrialAccess, settings: Settings, link: DriverLink, stop: Stop) -> None:
+    """Trains one trial after the other until a signal comes."""
+    programs, done = KeptPrograms(settings.program_folder), None
+    life = SignsOfLife(link.beat, fail=link.fail)
+    life.start()
+    while not stop.event.is_set():
+        assigned = study.user_attrs.get(trial_records.assignment(settings.index))
+        if assigned is None or assigned == done:
+            stop.event.wait(POLL_SECS)
+            continue
+        try:
+            # An object of a running trial, with the parameters that the driver has asked for.
+            _train(optuna.trial.Trial(study, assigned), study, access, programs, link, stop, life)
+        except optuna.exceptions.UpdateFinishedTrialError:
+            # The driver was started again meanwhile, and has the trial repeated.
+            logger.warning("the trial was given up by the driver", extra={"event": "trial_lost"})
+        life.begin("the next trial")
+        done = assigned
+        gc.collect()
+
+
+def _opened(access: TrialAccess, socket: str) -> optuna.Study:
+    storage = optuna.storages.GrpcStorageProxy(host=trial_records.UNIX, port=cast(int, socket))
     pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
     if access.prune_steps is not None:
         pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=access.prune_steps)
@@ -84,7 +93,7 @@ def _train(
     study: optuna.Study,
     access: TrialAccess,
     programs: KeptPrograms,
-    out: Path,
+    link: DriverLink,
     stop: Stop,
     life: SignsOfLife,
 ) -> None:
@@ -114,12 +123,14 @@ def _train(
     if not math.isfinite(value):
         _fail(trial, study, PermanentError(f"{access.metric} is {value}, expected a finite number"))
         return
-    path = trial_records.weights_file(out, trial.number)
+    path = trial_records.weights_file(link.folder, trial.number)
     # Before the result is reported: a finished trial has its files.
     try:
+        path.parent.mkdir(exist_ok=True)
         replace_file(path, safetensors.numpy.save(trained.values))
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror or error}") from error
+    link.deliver(path)
     trial.set_user_attr(trial_records.METRICS, trained.metrics)
     study.tell(trial, value)
 

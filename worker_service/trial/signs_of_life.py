@@ -1,7 +1,7 @@
-"""Signs of life for the driver of a study or of predictions, and the deadline of what this worker does.
+"""Signs of life for what started this process, and the deadline of what it does.
 
-A thread renews the time of a file each second. The driver kills a worker that does not: it is frozen. What the main
-thread does has a deadline, too; when it expires, the process ends, because nothing interrupts code that waits.
+A thread gives a sign each second. A process that gives none is frozen, and is killed or replaced. What the main thread
+does has a deadline, too; when it expires, the process ends, because nothing interrupts code that waits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from psfleet.errors import DeadlineError
+from psfleet.errors import DeadlineError, PsfleetError
 
 logger = logging.getLogger("psfleet.worker")
 
@@ -23,19 +23,32 @@ BEAT_SECS = 1.0
 
 
 class SignsOfLife:
-    """The thread and its file; `begin` is called by the main thread.
+    """The thread; `begin` is called by the main thread.
 
     Args of the constructor:
-        path: The file.
-        end_process: Called with the exit code when a deadline has expired.
+        give: Gives a sign; returns the exit code with which this process ends, or None.
+        end_process: Called with the exit code, or with that of a deadline that has expired.
+        fail: Called with the error before the process ends because of a deadline.
     """
 
-    def __init__(self, path: Path, end_process: Callable[[int], object] = os._exit) -> None:
-        self._path = path
+    def __init__(
+        self,
+        give: Callable[[], int | None],
+        end_process: Callable[[int], object] = os._exit,
+        fail: Callable[[PsfleetError], object] = lambda error: None,
+    ) -> None:
+        self._give = give
         self._end_process = end_process
+        self._fail = fail
         self._waits_for: tuple[str, float] = ("", math.inf)
         self._began = 0
         self._beats = 0
+        self._is_unheard = False
+
+    @classmethod
+    def in_file(cls, path: Path, end_process: Callable[[int], object] = os._exit) -> SignsOfLife:
+        """Signs of life that renew the time of a file."""
+        return cls(path.touch, end_process)
 
     def start(self) -> None:
         """Starts the thread."""
@@ -46,19 +59,26 @@ class SignsOfLife:
         self._waits_for, self._began = (what, secs), self._beats
 
     def beat(self) -> None:
-        """Renews the file; ends the process if it has waited too long."""
+        """Gives a sign; ends the process if it has waited too long."""
         (what, secs), waited_secs = self._waits_for, (self._beats - self._began) * BEAT_SECS
         if waited_secs > secs:
             error = DeadlineError(what, secs)
             logger.error("%s", error, extra={"event": "failed", "exit_code": error.exit_code})
             faulthandler.dump_traceback()
+            self._fail(error)
             self._end_process(error.exit_code)
             return
         self._beats += 1
         try:
-            self._path.touch()
+            code = self._give()
         except OSError as error:
-            logger.warning("no sign of life for the driver: %s", error)
+            if not self._is_unheard:
+                logger.warning("no sign of life can be given: %s", error)
+            self._is_unheard = True
+            return
+        self._is_unheard = False
+        if code is not None:
+            self._end_process(code)
 
     def _beat_forever(self) -> None:
         pause = threading.Event()

@@ -30,7 +30,7 @@ FIRST_INDEX = {PS: 0, LOADER: 0, CHIEF: 0, WORKER: 1}
 ON_FLEET = "psfleet.on-fleet"
 """Label of the chief's Job of a run that trains on the ps of a standing fleet: the fleet's name."""
 RUN_ID = "psfleet.run"
-"""Label of the same Job: the run's id, by which the ps tell it from an earlier run of its name."""
+"""Label of the same Job: the run's id, which distinguishes it from an earlier run of its name."""
 JOB_KEY = "job.json"
 """Key of the resolved job in the fleet's ConfigMap."""
 PROGRAM_VOLUME = "program"

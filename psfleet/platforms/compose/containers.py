@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -177,6 +177,22 @@ def end_container(each: Container, timeout_secs: int) -> None:
         # One that removes itself.
         if error.status_code != CONFLICT:
             raise
+
+
+def archives(container: Container, paths: Sequence[str]) -> Iterator[Iterator[bytes]]:
+    """Files and folders of a container as tar archives, each a stream of chunks; those that it lacks are left out.
+
+    Raises:
+        NotFound: The container was removed meanwhile.
+    """
+    for path in paths:
+        try:
+            chunks, _ = container.get_archive(path)
+        except NotFound:
+            # That the file is missing must not be said of a container that is: its run would have left no report.
+            container.reload()
+            continue
+        yield chunks
 
 
 def place_of(member: Member) -> tuple[str, int, int, int, str]:

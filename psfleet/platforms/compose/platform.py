@@ -19,7 +19,6 @@ from psfleet.errors import UsageError
 from psfleet.job.job import Job, job_from_json
 from psfleet.launch.log_reader import lines_of
 from psfleet.launch.platform import Member, Request
-from psfleet.launch.up import is_started
 from psfleet.manifests import container
 from psfleet.manifests.compose.on_fleet import require_no_way_out
 from psfleet.manifests.compose.render import ROLE, file_text, project
@@ -30,6 +29,7 @@ from psfleet.platforms.compose.containers import (
     PROJECT,
     RESTARTING,
     WORKING_DIR,
+    archives,
     end_container,
     environment_of,
     member_of,
@@ -68,6 +68,12 @@ class Compose:
         # By container id: the restarts by psfleet, which the engine does not count.
         self._starts: Counter[str] = Counter()
 
+    @cached_property
+    @translate_errors()
+    def location(self) -> str:
+        """See `Platform`."""
+        return str(self._client.info()["ID"])
+
     def render(self, request: Request, out: Path | None, command: str) -> str:
         """See `Platform`."""
         folder = out.parent if out is not None else None
@@ -89,23 +95,19 @@ class Compose:
 
     @translate_errors()
     def apply(self, request: Request) -> None:
-        """See `Platform`. Of two commands of this user that start a fleet, one does; then the other one finds it."""
-        with one_command(request.job.name):
-            if not is_started(self, request):
-                self._apply(request)
-
-    def _apply(self, request: Request) -> None:
+        """See `Platform`. No command of this user starts or ends a standing fleet of this name meanwhile."""
         job = request.job
-        self.check(request)
-        if job.tls and request.fleet:
-            renew_certificates(request.fleet)
-        elif job.tls:
-            ensure_certificates(job.name)
-        self.remove(job.name, results=request.fresh)
-        place = OnFleet.of_new_run(job, request.fleet) if request.fleet else None
-        text = file_text(job, request.job_file, None, "psfleet up", paused=request.paused, place=place)
-        engine.compose(project(job.name), text, request.job_file.resolve().parent, "up", "--no-start")
-        self._start(job.name)
+        with one_command(job.name):
+            self.check(request)
+            if job.tls and request.fleet:
+                renew_certificates(request.fleet)
+            elif job.tls:
+                ensure_certificates(job.name)
+            self.remove(job.name, results=request.fresh)
+            place = OnFleet.of_new_run(job, request.fleet) if request.fleet else None
+            text = file_text(job, request.job_file, None, "psfleet up", paused=request.paused, place=place)
+            engine.compose(project(job.name), text, request.job_file.resolve().parent, "up", "--no-start")
+            self._start(job.name)
 
     @translate_errors()
     def job(self, name: str) -> Job:
@@ -165,17 +167,8 @@ class Compose:
     @contextmanager
     def tar(self, job: Job, names: Sequence[str]) -> Iterator[Iterator[Iterator[bytes]]]:
         """See `Platform`. The engine reads the volume of an ended container, too."""
-
-        def archives(reader: Container) -> Iterator[Iterator[bytes]]:
-            for name in names:
-                try:
-                    chunks, _ = reader.get_archive(f"{container.OUT}/{name}")
-                except NotFound:
-                    continue
-                yield chunks
-
         with translate_errors(), self._reader(job) as reader:
-            yield archives(reader)
+            yield archives(reader, [f"{container.OUT}/{name}" for name in names])
 
     def scaled_away(self, name: str) -> list[Member]:
         """See `Platform`. Docker removes the log of a container with the container."""

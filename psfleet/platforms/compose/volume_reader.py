@@ -26,7 +26,6 @@ def volume_reader(client: docker.DockerClient, job: Job, volume: Volume) -> Iter
     """
     image = job.container.ps_image
     engine.require_images(client, [image])
-    remove_readers(client, job.name)
     mounted = {volume.name: {"bind": container.OUT, "mode": "ro"}}
     reader = client.containers.create(image, network_mode="none", volumes=mounted, labels={READER: job.name})
     try:
@@ -36,6 +35,9 @@ def volume_reader(client: docker.DockerClient, job: Job, volume: Volume) -> Iter
 
 
 def remove_readers(client: docker.DockerClient, name: str) -> None:
-    """Removes readers whose command was killed: they would keep the volume from being removed."""
+    """Removes readers: one whose command was killed would keep the volume from being removed.
+
+    A command that still reads through one ends with an error.
+    """
     for left in client.containers.list(all=True, filters={"label": f"{READER}={name}"}, ignore_removed=True):
         left.remove(force=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +16,7 @@ from kubernetes.dynamic.exceptions import ResourceNotFoundError
 from psfleet.errors import UsageError
 from psfleet.manifests.kubernetes.names import RUN, selector, selector_text
 from psfleet.platforms.kubernetes.api import Cluster, label_selector, suppress_missing, translate_errors
+from psfleet.polling import wait_until
 
 MANAGER = "psfleet"
 """Owner of the fields that `psfleet up` applies."""
@@ -136,3 +138,16 @@ class FleetObjects:
         """
         with TemporaryDirectory(prefix="psfleet-") as folder:
             return DynamicClient(self._cluster.api, cache_file=str(Path(folder) / "kinds.json"))
+
+
+def wait_until_gone(name: str, listings: Sequence[Callable[[str], list[Any]]], timeout_secs: float, what: str) -> None:
+    """Waits until the API lists no more of a fleet's objects.
+
+    Raises:
+        DeadlineError: It still does; names them.
+    """
+
+    def left() -> list[str]:
+        return [found.metadata.name for listing in listings for found in listing(name)]
+
+    wait_until(left, timeout_secs, what, done=operator.not_, poll_secs=0.5)

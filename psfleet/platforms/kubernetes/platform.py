@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +24,7 @@ from psfleet.platforms.kubernetes.exec import PodCommand, execute, running
 from psfleet.platforms.kubernetes.fleet_record import recorded
 from psfleet.platforms.kubernetes.jobs import on_fleet, place_of, program_items, require_own_chief
 from psfleet.platforms.kubernetes.members import members_of, scaled_away
-from psfleet.platforms.kubernetes.objects import FleetObjects
+from psfleet.platforms.kubernetes.objects import FleetObjects, wait_until_gone
 from psfleet.platforms.kubernetes.pods import pods_of
 from psfleet.platforms.kubernetes.renewal import Renewal, renewal_of
 from psfleet.platforms.kubernetes.volume_reader import packed
@@ -68,6 +67,11 @@ class Kubernetes:
     def where(self) -> str:
         """See `Platform`."""
         return f"is in namespace {self._cluster.namespace}"
+
+    @property
+    def location(self) -> str:
+        """See `Platform`."""
+        return f"{self._cluster.api.configuration.host} {self._cluster.namespace}"
 
     def render(self, request: Request, out: Path | None, command: str) -> str:
         """See `Platform`."""
@@ -200,11 +204,11 @@ class Kubernetes:
         is_found = self._objects.remove_all(name, KINDS)
         if jobs:
             secs = REMOVAL_SECS + max([pod.spec.termination_grace_period_seconds or 0 for pod in pods], default=0)
-            _wait_until_gone(name, [self._cluster.jobs, self._cluster.pods], secs, f"the pods of fleet {name} to end")
+            wait_until_gone(name, [self._cluster.jobs, self._cluster.pods], secs, f"the pods of fleet {name} to end")
         is_found |= self._objects.remove_all(name, [POLICY])
         if claims:
             self._objects.remove_all(name, [VOLUME])
-            _wait_until_gone(name, [self._cluster.claims], REMOVAL_SECS, f"the volume of fleet {name} to go")
+            wait_until_gone(name, [self._cluster.claims], REMOVAL_SECS, f"the volume of fleet {name} to go")
         return is_found or bool(claims)
 
     def _fleet(self, name: str) -> FleetFile:
@@ -239,12 +243,3 @@ class Kubernetes:
 def _rendered(request: Request) -> list[dict[str, Any]]:
     place = OnFleet.of_new_run(request.job, request.fleet) if request.fleet else None
     return render(request.job, request.job_file, request.paused, place)
-
-
-def _wait_until_gone(name: str, listings: Sequence[Callable[[str], list[Any]]], timeout_secs: float, what: str) -> None:
-    """Waits until the API lists no more of a fleet's objects."""
-
-    def left() -> list[str]:
-        return [found.metadata.name for listing in listings for found in listing(name)]
-
-    wait_until(left, timeout_secs, what, done=operator.not_, poll_secs=0.5)

@@ -11,8 +11,9 @@ import tensorflow as tf
 
 from benchmarks import links, resnet50, simulated_step
 from benchmarks.children import ChildError
-from benchmarks.link_hosts import Host, floor_ms
+from benchmarks.link_hosts import floor_ms
 from benchmarks.memory import ResidentMemory
+from benchmarks.namespaces import Host
 from benchmarks.simulated.program import synthetic, waiting_loss
 from benchmarks.training_graph import fed_loss
 from benchmarks.workload import Workload

@@ -7,45 +7,36 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.loaders import RUN, reached, running
 from support.program_samples import sample_job
 from support.rows import first_rows
 
 from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
 from psfleet.control.fleet_client import FleetClient
-from psfleet.control.server import WATCHED_SECS, serving
+from psfleet.control.server import WATCHED_SECS
 from psfleet.errors import BadJobError, DataStallError, ProgramError
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram
 from psfleet.polling import wait_until
 from psfleet.processes.ports import free_addresses
 from psfleet.service import settings
-from psfleet.tls.loader_plane import LoaderPlane
 from worker_service.batch_reader import Reading
-from worker_service.loaded_data import LoadedData, LoaderLostError
-from worker_service.loader.service import LoaderServicer, data_service, serve
+from worker_service.loaded_data import LoadedData
+from worker_service.loader.service import serve
+from worker_service.loader_stream import LoaderLostError
 from worker_service.loader_watch import Loader, LoaderWatch
 from worker_service.training_data import TrainingData
 
-RUN = "loaded-1"
 EPOCHS = 3
 PER_WORKER = 24
-
-
-@contextmanager
-def running(address: Address) -> Iterator[LoaderServicer]:
-    """A loader in this process."""
-    servers, servicer = data_service(LoaderPlane(address, Address(address.host, 0))), LoaderServicer(RUN)
-    with serving(address, servicer, watchers=servicer.watchers):
-        yield servicer
-    del servers
 
 
 @pytest.fixture(scope="module")
@@ -73,11 +64,6 @@ def data(
     program = GraphProgram(loss=lambda batch: batch, train=train)
     rotates = more.pop("rotates", False)
     return TrainingData(program, job(**more), worker, workers, rotates, reached(loaders))
-
-
-def reached(addresses: list[Address]) -> list[Loader]:
-    """Loaders without tunnels."""
-    return [Loader(index, address, address) for index, address in enumerate(addresses)]
 
 
 def job(**more: Any) -> Job:

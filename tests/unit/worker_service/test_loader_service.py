@@ -83,12 +83,12 @@ def test_a_loader_of_a_container_that_is_starting_hears_of_the_end_of_a_run_that
     (free,) = free_addresses(1)
     address, loader = Address(host, free.port), LoaderServicer(RUN)
     with FleetClient([], RUN, loaders=[address]) as fleet:
-        told = threading.Thread(target=fleet.release_loaders, args=[pb.Outcome(exit_code=code)])
-        told.start()
-        told.join(1.5)
-        assert told.is_alive() == hears
+        release = threading.Thread(target=fleet.release_loaders, args=[pb.Outcome(exit_code=code)])
+        release.start()
+        release.join(1.5)
+        assert release.is_alive() == hears
         with serving(address, loader):
-            told.join(10.0)
+            release.join(10.0)
             assert loader.finished.is_set() == hears
 
 
@@ -97,7 +97,7 @@ def test_a_loader_of_a_container_that_is_starting_hears_of_the_end_of_a_run_that
 def test_a_loader_hears_of_the_end_of_a_run_that_is_done_though_all_ps_are_gone(
     code: int, is_over: bool, is_replacement: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They end before the loaders are told: a chief that is killed between both leaves loaders to its replacement."""
+    """They end before the loaders: a chief that is killed in between leaves the loaders to its replacement."""
     monkeypatch.setattr(fleet_client, "FINISH_SECS", 0.2)
     ps, address = free_addresses(2)
     loader, outcome = LoaderServicer(RUN), pb.Outcome(exit_code=code)

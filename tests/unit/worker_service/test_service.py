@@ -128,18 +128,18 @@ def test_a_chief_that_the_fleet_trains_without_reports_nothing(
 def test_a_chief_that_stops_ends_the_run_also_if_it_cannot_save_what_others_have_trained(
     monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
-    told: list[int] = []
+    exit_codes: list[int] = []
 
     def save() -> None:
         raise failure
 
-    fleet = SimpleNamespace(describe=list, finish=lambda outcome: told.append(outcome.exit_code))
+    fleet = SimpleNamespace(describe=list, finish=lambda outcome: exit_codes.append(outcome.exit_code))
     stop = SimpleNamespace(must_save=lambda: True, must_leave=lambda index: False)
     monkeypatch.setattr(member_process, "save_trained", lambda *_: save())
     report = process_of(fleet, stop).stall_report()
     with pytest.raises(type(failure)):
         report(StoppedError(15))
-    assert told == [128 + 15]
+    assert exit_codes == [128 + 15]
 
 
 def test_a_callback_that_is_never_made_ends_the_chief(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Ssp mode: who waits for whom, and that nobody waits for a worker that is gone."""
+"""Ssp mode: which workers wait for slower ones, and that none waits for a worker that is gone."""
 
 from __future__ import annotations
 

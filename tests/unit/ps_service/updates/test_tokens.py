@@ -1,4 +1,4 @@
-"""What a barrier costs and whom it lets through."""
+"""The cost of a barrier, and which workers it releases."""
 
 from __future__ import annotations
 

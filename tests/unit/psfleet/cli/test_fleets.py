@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from support.command_line import JOB, Psfleet, commands
 from support.report_samples import DONE
-from support.scripted_platform import ScriptedPlatform, log, member
+from support.scripted_platform import ScriptedPlatform, ended, log, member
 
 from psfleet.cli import fleets, log_lines, logs
 from psfleet.errors import UsageError
 from psfleet.job.job import load_job
+from psfleet.launch.followers import following
 from psfleet.launch.platform import Request
 from psfleet.launch.results import Fetched
 from psfleet.run_folder import claimed
@@ -95,6 +96,20 @@ def test_the_address_of_tensorboard_is_printed_before_training(
     said = psfleet("up", "job.yaml")
     assert said.out.splitlines()[0] == "tensorboard: http://127.0.0.1:6007"
     assert "detached; the run continues. `psfleet up job.yaml --on compose` reattaches to it, `psfleet down" in said.out
+
+
+def test_a_fleet_that_another_command_follows_is_left_to_it(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Removed, it would be lost to a command that still copies its results."""
+    platform = ScriptedPlatform([ended("ps"), ended("chief")])
+    use(monkeypatch, lambda *where: platform)
+    monkeypatch.setattr(fleets, "start", lambda platform, request: None)
+    monkeypatch.setattr(fleets, "collect_followed", lambda *arguments: DONE)
+    with following(platform, "tiny"):
+        said = psfleet("up", "job.yaml")
+    assert (said.code, platform.removed) == (0, [])
+    assert "another command follows fleet tiny, and removes it at its own end" in said.out
+    said = psfleet("up", "job.yaml")
+    assert (said.code, platform.removed, "another" in said.out) == (0, [False], False)
 
 
 def test_results_of_a_fleet_are_copied_and_summed_up(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:

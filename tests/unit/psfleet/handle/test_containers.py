@@ -20,6 +20,7 @@ from psfleet.checkpoint.replacement import specs_of
 from psfleet.errors import DeadlineError, LostPeerError, UsageError
 from psfleet.handle import container_channel, starting
 from psfleet.launch import watcher
+from psfleet.launch.followers import following
 from psfleet.run_folder import Owner, claimed, owner
 
 ZEROS = {name: np.zeros(spec.shape, spec.dtype) for name, spec in specs_of(sample_layout()).items()}
@@ -192,6 +193,17 @@ def test_the_end_is_awaited_the_results_are_copied_and_the_fleet_is_removed(
     assert place.restarted == ["ps-0"], "it does what `psfleet up` does meanwhile"
     assert copied == [("small", job(), tmp_path.resolve(), "compose")]
     assert place.removed == [False], "checkpoints and reports stay on the platform"
+
+
+def test_a_fleet_that_another_command_follows_is_left_to_it(
+    place: Containers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(container_channel, "fetch", lambda *words: SimpleNamespace(report=DONE))
+    place.now([ended("ps"), ended("chief"), ended("worker", 1)])
+    run = attached(tmp_path)
+    with following(place, "small"):
+        assert run.wait(timeout_secs=20).status == "done"
+    assert place.removed == []
 
 
 def test_a_wait_has_a_deadline(place: Containers, tmp_path: Path) -> None:

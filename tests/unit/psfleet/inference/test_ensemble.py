@@ -1,4 +1,4 @@
-"""An ensemble: who is asked, for whom it waits, and what an answer is made of."""
+"""An ensemble: which members get a query, how long it waits for them, and how predictions are combined."""
 
 from __future__ import annotations
 

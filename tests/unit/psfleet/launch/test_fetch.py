@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,12 @@ from support.report_samples import DONE
 from support.scripted_platform import ScriptedPlatform, ended, job, killed, member
 
 from psfleet.checkpoint.store import newest
-from psfleet.errors import NO_CHECKPOINT, UsageError
+from psfleet.errors import NO_CHECKPOINT, LostPeerError, UsageError
 from psfleet.job.job import Job
+from psfleet.launch.followed import collect_followed
 from psfleet.launch.platform import Member
 from psfleet.launch.results import fetch
+from psfleet.launch.watcher import TakenDownError
 from psfleet.report.attempts import with_attempt
 from psfleet.report.schema import CheckpointInfo, Report
 
@@ -130,3 +134,50 @@ def test_a_fleet_that_is_down_needs_the_job_file_or_the_run_folder(out: Path, vo
     (out / "job.json").write_text(json.dumps({**job().model_dump(mode="json"), "name": "other"}))
     with pytest.raises(UsageError, match="is of job other: expected the job file of small"):
         fetched(out, volume, job=None)
+
+
+@pytest.mark.parametrize("left", [[], [ended("ps")]], ids=["the fleet", "the chief"])
+def test_a_run_whose_fleet_is_removed_before_the_copy_has_the_report_of_its_chief(
+    out: Path, volume: Path, left: list[Member]
+) -> None:
+    """By a command on another machine, which has copied the results, too."""
+    leave(volume, 200.0, status="done", exit_code=0, error=None, target_step=STEPS)
+    platform = ScriptedPlatform(left, results=volume)
+    report = collect_followed(platform, job(), out, "scripted", created=200.9)
+    assert (report.status, report.exit_code, Report.read(out)) == ("done", 0, report)
+    with pytest.raises(TakenDownError, match="fleet small was taken down"):
+        collect_followed(platform, job(), out, "scripted", created=300.0)
+    (volume / "report.json").unlink()
+    with pytest.raises(TakenDownError):
+        collect_followed(platform, job(), out.with_name("other"), "scripted", created=200.9)
+
+
+def test_a_run_whose_fleet_is_removed_during_the_copy_has_the_report_of_its_chief(out: Path, volume: Path) -> None:
+    leave(volume, 200.0, status="done", exit_code=0, error=None, target_step=STEPS)
+
+    class Removed(ScriptedPlatform):
+        is_there = True
+
+        @contextmanager
+        def tar(self, job: Job, names: Sequence[str]) -> Iterator[Iterator[Iterator[bytes]]]:
+            if self.is_there:
+                self.is_there, self._looks = False, [[]]
+                raise LostPeerError("No such container")
+            with super().tar(job, names) as archives:
+                yield archives
+
+    platform = Removed([ended("chief", created=200.0)], results=volume, logs={"chief": ["trained"]})
+    report = collect_followed(platform, job(), out, "scripted", created=200.0)
+    assert (report.status, report.exit_code) == ("done", 0)
+    assert (out / "logs" / "worker-0.log").read_text() == "trained\n"
+
+
+def test_a_copy_that_breaks_off_while_the_fleet_is_there_is_a_lost_peer(out: Path, volume: Path) -> None:
+    class Broken(ScriptedPlatform):
+        @contextmanager
+        def tar(self, job: Job, names: Sequence[str]) -> Iterator[Iterator[Iterator[bytes]]]:
+            raise LostPeerError("the engine is shutting down")
+            yield
+
+    with pytest.raises(LostPeerError, match="the engine is shutting down"):
+        collect_followed(Broken([ended("chief")], results=volume), job(), out, "scripted", created=0.0)

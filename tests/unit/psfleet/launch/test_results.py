@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,15 +18,19 @@ from support.checkpoint_samples import save
 from support.report_samples import DONE as DONE_REPORT
 from support.scripted_platform import ScriptedPlatform, ended, log, member
 
+from psfleet import run_folder
 from psfleet.checkpoint.store import verify
 from psfleet.errors import DONE, LOST_PEERS, NO_CHECKPOINT, PROGRAM_FAILED, LostPeerError
 from psfleet.job.job import Job
 from psfleet.launch.platform import Member
 from psfleet.launch.results import collect
+from psfleet.polling import wait_until
 from psfleet.report.schema import BestInfo, CheckpointInfo, Report
 
 STEPS = 20
 CREATED = 1_700_000_000.0
+SECS = 20.0
+"""Far more than anything here takes."""
 
 
 def failed(time: float, code: int = 70, index: int = 1, message: str = "raised ValueError") -> dict[str, Any]:
@@ -247,3 +253,33 @@ def test_a_copy_that_breaks_off_is_a_lost_peer(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "logs" / "worker-0.log").read_text() == "trained\n", "logs are saved all the same"
     verify(kept)
     assert Report.read(tmp_path / "out") == DONE_REPORT
+
+
+def test_two_commands_copy_to_one_folder_one_after_the_other(
+    tmp_path: Path, volume: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies, waits = threading.Event(), threading.Event()
+    monkeypatch.setattr(run_folder, "LOCK_SECS", 0.0)
+
+    class Slow(ScriptedPlatform):
+        @contextmanager
+        def tar(self, job: Job, names: Sequence[str]) -> Iterator[Iterator[Iterator[bytes]]]:
+            copies.set()
+            assert waits.wait(SECS), "the second command does not wait for the first one"
+            with super().tar(job, names) as archives:
+                yield archives
+
+    def wait(*arguments: Any, **options: Any) -> None:
+        if "another command to copy results" in arguments[2]:
+            waits.set()
+        wait_until(*arguments, **options)
+
+    monkeypatch.setattr(run_folder, "wait_until", wait)
+    platform = Slow([chief(), ended("ps")], results=volume, logs={"chief": ["trained"]})
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(collect, platform, "small", tmp_path / "out", "scripted")
+        assert copies.wait(SECS)
+        second = pool.submit(collect, platform, "small", tmp_path / "out", "scripted")
+        assert first.result(SECS) == second.result(SECS) == Report.read(tmp_path / "out")
+    assert (first.result().status, len(first.result().attempts)) == ("done", 1)
+    assert (tmp_path / "out" / "logs" / "worker-0.log").read_text() == "trained\n"

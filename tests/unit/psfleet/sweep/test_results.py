@@ -13,7 +13,8 @@ import yaml
 from psfleet.job import trial_records
 from psfleet.job.job import load_job
 from psfleet.sweep import results
-from psfleet.sweep.study_file import LoadedStudy, Study
+from psfleet.sweep.loaded_study import LoadedStudy
+from psfleet.sweep.study_file import Study
 
 NAME = "optimizer.learning_rate"
 JOB: dict[str, Any] = {

@@ -12,8 +12,9 @@ import pytest
 from psfleet.errors import BadJobError, StorageError, UsageError
 from psfleet.job import trial_records
 from psfleet.sweep import database
+from psfleet.sweep.loaded_study import LoadedStudy
 from psfleet.sweep.storage import MAX_REPETITIONS, StoredStudy, num_trials
-from psfleet.sweep.study_file import LoadedStudy, Study
+from psfleet.sweep.study_file import Study
 
 JOB: dict[str, Any] = {
     "name": "tiny",

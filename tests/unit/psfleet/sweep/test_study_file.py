@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from psfleet.errors import BadJobError, UsageError
-from psfleet.sweep.study_file import LoadedStudy, load_study
+from psfleet.sweep.loaded_study import LoadedStudy, load_study
 
 ROOT = Path(__file__).parents[4]
 STUDY: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The tunnels of a standing fleet with TLS: which each process opens, and to whom. No tunnel is started."""
+"""The tunnels of a standing fleet with TLS: which each process opens, and to which peers. No tunnel is started."""
 
 from __future__ import annotations
 

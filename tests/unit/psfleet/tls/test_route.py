@@ -1,6 +1,6 @@
-"""stunnel's configuration for a route: whom it lets in, and whom it trusts.
+"""stunnel's configuration for a route: the peers whose certificates it accepts, and the authority that signs them.
 
-That stunnel does as it says is in tests/fleet/test_tunnels.py, and in tests/compose/test_tls.py.
+tests/fleet/test_tunnels.py and tests/compose/test_tls.py run stunnel with it.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ def test_code_of_the_program_that_never_returns_ends_the_chief(
 def test_a_chief_that_was_frozen_while_it_loaded_the_program_does_not_end_the_run_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To tell the ps, it would join as the newest chief."""
+    """A *Finish* from it would first join as the newest chief."""
     process, saved = chief(tmp_path, CAUSE="it was killed"), save(tmp_path / "checkpoints", 100)
 
     def replaced(*_: object) -> None:

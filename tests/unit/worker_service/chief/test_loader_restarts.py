@@ -37,7 +37,7 @@ def test_each_restart_is_one_event_also_of_a_restarted_chief(tmp_path: Path) -> 
 
 
 def test_a_process_that_knows_no_cause_and_replaces_another_one_was_restarted(tmp_path: Path) -> None:
-    """As on Kubernetes, which tells no process that there was one before."""
+    """As on Kubernetes, which passes no cause to a process that it restarts."""
     addresses = free_addresses(1)
     events = Events(tmp_path, sample_job())
     with FleetClient([], RUN, loaders=addresses) as fleet:
@@ -50,7 +50,7 @@ def test_a_process_that_knows_no_cause_and_replaces_another_one_was_restarted(tm
 
 
 class Frozen(LoaderServicer):
-    """A loader that does not answer from the second call on, until it is told to."""
+    """A loader that does not answer from the second call on, until `thawed` is set."""
 
     def __init__(self) -> None:
         super().__init__(RUN)

@@ -24,7 +24,7 @@ def test_a_front_ends_when_its_event_loop_stands_still(
 ) -> None:
     monkeypatch.setattr(service, "PROBE_SECS", 0.0)
     ended: list[int] = []
-    life = SignsOfLife(tmp_path / "alive", ended.append)
+    life = SignsOfLife.in_file(tmp_path / "alive", ended.append)
 
     async def beat() -> None:
         task = asyncio.create_task(service.watch(Ensemble("net", 1, 1.0), ServiceMetrics("net"), life, Stop()))

@@ -22,7 +22,7 @@ from worker_service.trial.signs_of_life import SignsOfLife
 
 
 class _Sum:
-    """Sums the features of each example; of each batch one row too few, or with another shape, if it is told so."""
+    """Sums the features of each example; an option makes it return one row too few, or another shape."""
 
     def __init__(self, rows: slice = slice(None), widths: Sequence[int] = (1, 1, 1), dtype: type = np.float32) -> None:
         self._rows = rows
@@ -36,7 +36,7 @@ class _Sum:
 
 def _share(folder: Path, data: tf.data.Dataset, index: int, predictor: _Sum | None = None) -> Share:
     request = Request(job="{}", data="data:set", workers=2)
-    life = SignsOfLife(folder / "alive")
+    life = SignsOfLife.in_file(folder / "alive")
     write_share(predictor or _Sum(), data.batch(3), _job(), request, folder, index, life, Stop())
     return Share.read(folder, index)
 

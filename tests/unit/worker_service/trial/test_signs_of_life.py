@@ -10,7 +10,7 @@ from worker_service.trial.signs_of_life import SignsOfLife
 
 def test_the_process_ends_when_what_it_waits_for_takes_too_long(tmp_path: Path) -> None:
     path, codes = tmp_path / "alive", list[int]()
-    life = SignsOfLife(path, codes.append)
+    life = SignsOfLife.in_file(path, codes.append)
     life.begin("a batch")
     for _ in range(9):
         life.beat()
@@ -26,7 +26,7 @@ def test_the_process_ends_when_what_it_waits_for_takes_too_long(tmp_path: Path) 
 
 def test_a_folder_that_is_gone_ends_no_signs(tmp_path: Path) -> None:
     path = tmp_path / "logs" / "alive"
-    life = SignsOfLife(path)
+    life = SignsOfLife.in_file(path)
     life.beat()
     path.parent.mkdir()
     life.beat()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,14 +14,11 @@ from docker.errors import APIError, NotFound
 from support.compose_samples import container
 from support.scripted_platform import job
 
-from psfleet import run_folder
 from psfleet.errors import BadJobError, LostPeerError, UsageError
 from psfleet.launch.platform import Request
-from psfleet.platforms.compose import engine as docker_engine
 from psfleet.platforms.compose.containers import START_TRIES
 from psfleet.platforms.compose.platform import Compose
 from psfleet.platforms.compose.volume_reader import READER
-from psfleet.platforms.standing import fleet_folder
 from psfleet.service import settings
 
 SECS = 20.0
@@ -93,6 +89,7 @@ class Engine:
         return note
 
     def _noting(self, found: Any) -> Any:
+        found.reload = lambda: None
         for request in ("start", "stop", "remove"):
             setattr(found, request, self._request(found.labels["psfleet.role"], request))
         return found
@@ -161,42 +158,6 @@ def test_a_job_that_containers_do_not_run_removes_nothing() -> None:
     assert engine.asked == {}
 
 
-def test_of_two_commands_one_starts_a_fleet_and_the_other_finds_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a lock the second one removes what the first one creates."""
-    trained = job(container={"program": "image"})
-    request = Request(trained, tmp_path / "job.yaml")
-    engine = Engine(Config={"Env": [f"{settings.JOB}={trained.model_dump_json()}"]})
-    to_create = list(engine.found)
-    engine.found.clear()
-    creates, waits, created = threading.Event(), threading.Event(), []
-
-    def compose(project: str, *_: object) -> None:
-        created.append(project)
-        creates.set()
-        assert waits.wait(SECS), "the second command does not wait for the first one"
-        engine.found += to_create
-
-    def try_lock(*arguments: Any) -> bool:
-        is_held = run_folder.try_lock(*arguments)
-        if not is_held:
-            waits.set()
-        return is_held
-
-    monkeypatch.setattr(docker_engine, "compose", compose)
-    monkeypatch.setattr(docker_engine, "require_plugin", lambda: None)
-    monkeypatch.setattr(fleet_folder, "try_lock", try_lock)
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(engine.platform().apply, request)
-        assert creates.wait(SECS)
-        second = pool.submit(engine.platform().apply, request)
-        first.result(SECS)
-        second.result(SECS)
-    assert created == ["psfleet-small"]
-    assert (engine.asked["ps"], engine.asked["chief"]) == (["start"], ["start"])
-
-
 def test_results_are_copied_as_far_as_they_are_there() -> None:
     def archive(path: str) -> tuple[Iterator[bytes], dict[str, Any]]:
         if path == "/out/history.jsonl":
@@ -206,6 +167,21 @@ def test_results_are_copied_as_far_as_they_are_there() -> None:
     engine = Engine(get_archive=archive)
     with engine.platform().tar(job(), ["checkpoints", "history.jsonl", "report.json"]) as archives:
         assert [b"".join(chunks) for chunks in archives] == [b"/out/checkpoints", b"/out/report.json"]
+
+
+def test_a_fleet_that_is_removed_while_its_results_are_copied_is_a_lost_peer() -> None:
+    """A report that was not copied is not one that the chief did not leave."""
+
+    def gone(*_: str) -> None:
+        raise NotFound("No such container: chief")
+
+    engine = Engine(get_archive=gone)
+    engine.chief.reload = gone
+    with (
+        pytest.raises(LostPeerError, match="the Docker engine: No such container: chief"),
+        engine.platform().tar(job(), ["report.json"]) as archives,
+    ):
+        list(archives)
 
 
 def test_the_volume_of_a_fleet_that_is_down_is_read_by_a_container_that_is_never_started() -> None:
@@ -218,15 +194,24 @@ def test_the_volume_of_a_fleet_that_is_down_is_read_by_a_container_that_is_never
     assert engine.found == []
 
 
-def test_a_reader_that_was_left_behind_goes_with_the_volume_and_before_another_one() -> None:
+def test_a_reader_that_was_left_behind_is_removed_with_the_fleet() -> None:
     engine = Engine()
     engine.found.clear()
     engine.leave_reader()
-    with engine.platform().tar(job(), ["checkpoints"]):
-        assert len(engine.found) == 1
-    engine.leave_reader()
     engine.platform().remove("small", results=True)
     assert (engine.found, engine.asked["volume"]) == ([], ["remove"])
+
+
+def test_two_commands_read_one_volume_at_the_same_time() -> None:
+    engine = Engine()
+    engine.found.clear()
+    with (
+        engine.platform().tar(job(), ["checkpoints"]) as first,
+        engine.platform().tar(job(), ["checkpoints"]) as second,
+    ):
+        assert len(engine.found) == 2
+        assert [len(list(archives)) for archives in (first, second)] == [1, 1]
+    assert engine.found == []
 
 
 def test_a_copy_that_the_engine_breaks_off_is_a_lost_peer() -> None:

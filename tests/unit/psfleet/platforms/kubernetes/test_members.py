@@ -117,7 +117,7 @@ def test_a_worker_is_gone_once_its_index_has_failed_and_its_job_need_not_have_en
 def test_a_worker_that_failed_is_not_missed_once_the_run_is_done() -> None:
     jobs = [job("chief", verdict="Complete"), job("worker", failed="0-1")]
     assert not [member for member in members_of(jobs, [ended(75)]) if member.has_failed]
-    assert not worker_1(job(verdict="Complete"), ended(75)).has_failed, "another one was told that the run is over"
+    assert not worker_1(job(verdict="Complete"), ended(75)).has_failed, "another one has received the end of the run"
     assert members_of([job("chief", verdict="Failed"), jobs[1]], [ended(75)])[1].has_failed
 
 

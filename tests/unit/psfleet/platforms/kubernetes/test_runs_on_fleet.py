@@ -120,7 +120,7 @@ def test_the_ports_of_a_run_stay_closed_until_its_last_pod_has_ended(
     def pods_end(*_: Any) -> None:
         policies.extend(each for (kind, _), each in standing_api.objects.items() if kind == "networkpolicies")
 
-    monkeypatch.setattr(platform, "_wait_until_gone", pods_end)
+    monkeypatch.setattr(platform, "wait_until_gone", pods_end)
     runs.apply(Request(load_job(JOB), JOB))
     assert standing_api.objects["networkpolicies", "linear"]["metadata"]["ownerReferences"]
     assert runs.remove("linear", results=False)

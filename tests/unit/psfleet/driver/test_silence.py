@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from support.clock import Clock
 
+from psfleet.driver.silence import MAX_LOOK_SECS, Silence, file_time
 from psfleet.job.sections import Deadlines
-from psfleet.sweep.silence import MAX_LOOK_SECS, Silence
 
 
 def silent_looks(silence: Silence, clock: Clock, secs: float) -> bool:
@@ -22,9 +21,9 @@ def silent_looks(silence: Silence, clock: Clock, secs: float) -> bool:
 
 def test_a_process_has_longer_for_its_first_sign_than_for_those_that_follow(tmp_path: Path) -> None:
     path, clock = tmp_path / "alive", Clock()
-    silence = Silence(path, Deadlines(start_secs=20, step_secs=5), clock)
+    silence = Silence(file_time(path), Deadlines(start_secs=20, step_secs=5), clock)
     assert not silent_looks(silence, clock, 19)
-    os.utime(path, (1, 1))
+    path.touch()
     assert not silent_looks(silence, clock, 5)
     assert silent_looks(silence, clock, 1)
     silence.restart()
@@ -34,7 +33,7 @@ def test_a_process_has_longer_for_its_first_sign_than_for_those_that_follow(tmp_
 
 def test_a_driver_that_was_frozen_itself_finds_no_silence(tmp_path: Path) -> None:
     clock = Clock()
-    silence = Silence(tmp_path / "alive", Deadlines(start_secs=2 + MAX_LOOK_SECS), clock)
+    silence = Silence(file_time(tmp_path / "alive"), Deadlines(start_secs=2 + MAX_LOOK_SECS), clock)
     clock.now += 1000
     assert not silence.is_too_long()
     assert silent_looks(silence, clock, 2)

@@ -1,4 +1,4 @@
-"""How long a worker of a study or of a prediction has been silent: it renews the time of a file each second."""
+"""How long a worker has been silent, which gives a sign of life each second."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ class Silence:
     """Of one worker; used by the driver's thread.
 
     Args of the constructor:
-        path: The file that the worker renews.
+        newest: Returns a value that changes with each sign.
         deadlines: Of the job: `start_secs` for the first sign of a process, `step_secs` for each that follows.
     """
 
-    def __init__(self, path: Path, deadlines: Deadlines, clock: Callable[[], float] = time.monotonic) -> None:
-        self._path = path
+    def __init__(
+        self, newest: Callable[[], object], deadlines: Deadlines, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._newest = newest
         self._deadlines = deadlines
         self._clock = clock
         self.restart()
 
     def restart(self) -> None:
         """A process is about to start."""
-        self._path.touch()
         self.limit_secs = self._deadlines.start_secs
         self._sign = self._newest()
         self._secs = 0.0
@@ -48,8 +49,13 @@ class Silence:
             self.limit_secs = max(self._deadlines.step_secs, MIN_SECS)
         return self._secs >= self.limit_secs
 
-    def _newest(self) -> int | None:
-        """The time of the newest sign; None: the file is gone."""
+
+def file_time(path: Path) -> Callable[[], int | None]:
+    """A function that returns when a file was last renewed, in nanoseconds; None: it is not there."""
+
+    def newest() -> int | None:
         with suppress(FileNotFoundError):
-            return self._path.stat().st_mtime_ns
+            return path.stat().st_mtime_ns
         return None
+
+    return newest

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from psfleet import errors
-from psfleet.sweep.workers import is_end_by_program
+from psfleet.driver.worker import is_end_by_program
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,122 @@
+"""Which process each worker of a driver is: of two with one index, the one that has joined later."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from psfleet.errors import ReplacedError
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a process ends, as it says itself."""
+
+    exit_code: int
+    message: str
+    details: str
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The process that a worker is.
+
+    Attributes:
+        process: Its identifier.
+        signs: Number of its signs of life.
+    """
+
+    process: str
+    signs: int = 0
+
+
+class WorkerRegistry:
+    """The processes of all workers; thread-safe.
+
+    Args of the constructor:
+        workers: Number of workers.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._lock = threading.Lock()
+        self._joined: list[Joined | None] = [None] * workers
+        self._refused: set[str] = set()
+        self._failures: dict[str, Failure] = {}
+        self._released: set[str] = set()
+
+    @property
+    def size(self) -> int:
+        """The number of workers."""
+        return len(self._joined)
+
+    def beat(self, index: int, process: str) -> None:
+        """Counts a sign of life; by its first one a process replaces the one that had its index.
+
+        Raises:
+            ReplacedError: It was replaced or removed.
+        """
+        with self._lock:
+            if process in self._refused:
+                raise _replaced(index)
+            joined = self._joined[index]
+            if joined is not None and joined.process != process:
+                self._refused.add(joined.process)
+                joined = None
+            self._joined[index] = Joined(process, joined.signs + 1 if joined else 1)
+
+    def require(self, index: int, process: str) -> None:
+        """Checks that a process is the worker of this index, or makes it that if there is none.
+
+        A driver that was started again may get another call of a process before its sign of life.
+
+        Raises:
+            ReplacedError: It was replaced or removed.
+        """
+        with self._lock:
+            self._require(index, process)
+
+    def fail(self, index: int, process: str, failure: Failure) -> None:
+        """Notes why a process ends; raises as `require`."""
+        with self._lock:
+            self._require(index, process)
+            self._failures[process] = failure
+
+    def joined(self, index: int) -> Joined | None:
+        """The process that a worker is; None: none has joined, or it was removed."""
+        with self._lock:
+            return self._joined[index]
+
+    def failure(self, process: str) -> Failure | None:
+        """Why a process has ended; None: it has not said that it does."""
+        with self._lock:
+            return self._failures.get(process)
+
+    def remove(self, index: int, process: str) -> None:
+        """Refuses a process from now on."""
+        with self._lock:
+            self._refused.add(process)
+            joined = self._joined[index]
+            if joined is not None and joined.process == process:
+                self._joined[index] = None
+
+    def release(self, process: str) -> None:
+        """Notes that a process knows that nothing is left to do."""
+        with self._lock:
+            self._released.add(process)
+
+    def are_released(self) -> bool:
+        """Whether all processes that are there know that nothing is left to do, or have failed."""
+        with self._lock:
+            there = {each.process for each in self._joined if each is not None}
+            return there <= self._released | self._failures.keys()
+
+    def _require(self, index: int, process: str) -> None:
+        joined = self._joined[index]
+        if process in self._refused or (joined is not None and joined.process != process):
+            raise _replaced(index)
+        if joined is None:
+            self._joined[index] = Joined(process)
+
+
+def _replaced(index: int) -> ReplacedError:
+    return ReplacedError(f"worker {index} was replaced by another process")

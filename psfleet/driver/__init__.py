@@ -1,0 +1,1 @@
+"""Common to the drivers of studies and of predictions: their workers, as processes here or in containers."""

@@ -1,0 +1,33 @@
+"""A finished trial as a line for readers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from psfleet.job import trial_records
+
+if TYPE_CHECKING:
+    from psfleet.sweep.driver import Progress
+
+
+def finished_line(trial: Any, progress: Progress, metric: str) -> str:
+    """What a trial has reached, and how far the study is.
+
+    Args:
+        metric: The objective.
+    """
+    if trial.state.name == "PRUNED":
+        result = f"pruned at step {trial.last_step}, {metric} {trial.value:.6g}"
+    elif trial.value is None:
+        result = f"failed: {trial.user_attrs.get(trial_records.ERROR)}"
+    else:
+        result = f"{metric} {trial.value:.6g}, best {progress.best[0].value:.6g}"
+    number = f"{len(progress.finished)} of {progress.total}"
+    return f"{number}: trial {trial.number} ({parameters_text(trial)}): {result}"
+
+
+def parameters_text(trial: Any) -> str:
+    """The values of a trial's fields."""
+    return ", ".join(
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in trial.params.items()
+    )

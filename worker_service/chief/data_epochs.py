@@ -1,0 +1,149 @@
+"""Which examples the workers were given in each epoch, with `input.sharding: dynamic`, and which were lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from psfleet.control import control_pb2 as pb
+from psfleet.errors import NoAnswerError
+from psfleet.report.measurements import DataEpoch, DataReading
+
+REPORTED_EPOCHS = 100
+"""The report has the newest so many, and those with a loss."""
+
+
+@dataclass
+class _Pass:
+    """One pass of a loader, as each worker process has reported it."""
+
+    by_reader: dict[str, pb.Pass] = field(default_factory=dict)
+
+    @property
+    def delivered(self) -> int:
+        return sum(each.examples for each in self.by_reader.values())
+
+    @property
+    def size(self) -> int:
+        return max(each.size for each in self.by_reader.values())
+
+    @property
+    def is_lost(self) -> bool:
+        return any(each.lost for each in self.by_reader.values())
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each reader has come to its end: what they were given is all that there is."""
+        return all(each.ended and not each.lost for each in self.by_reader.values())
+
+
+@dataclass
+class _Part:
+    """The passes of one loader: those of each of its processes, in the order in which these were seen."""
+
+    processes: dict[str, dict[int, _Pass]] = field(default_factory=dict)
+    present: str = ""
+
+    def epochs(self) -> Iterator[tuple[int, str, int, _Pass]]:
+        """Number of the epoch, process, number of the pass, pass: a process continues the count of the one before."""
+        first = 0
+        for process, passes in self.processes.items():
+            for number in sorted(passes):
+                yield first + number, process, number, passes[number]
+            first += max(passes) + 1
+
+    def readers(self) -> Iterator[str]:
+        """The worker processes that have begun a pass."""
+        return (reader for *_, each in self.epochs() for reader in each.by_reader)
+
+    def size(self) -> int | None:
+        """Examples of the part: its cardinality, or what was delivered in a pass without a loss; None: unknown."""
+        found = [each for *_, each in self.epochs()]
+        known = [each.size for each in found if each.size >= 0]
+        return known[0] if known else next((each.delivered for each in found if each.is_whole), None)
+
+
+class DataEpochs:
+    """Collects what loaders have been told by workers; from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._parts: dict[int, _Part] = {}
+        self._alive: set[str] = set()
+
+    def note(self, loaders: Sequence[pb.ShardState | NoAnswerError | None]) -> None:
+        """Merges the states of all loaders that answer."""
+        with self._lock:
+            alive: dict[str, bool] = {}
+            for index, state in enumerate(loaders):
+                if not isinstance(state, pb.ShardState):
+                    continue
+                self._parts.setdefault(index, _Part()).present = state.process
+                for reader in state.readers:
+                    process = reader.member.process
+                    alive[process] = alive.get(process, False) or reader.is_alive
+                    for each in reader.passes:
+                        self._merge(process, each)
+            if alive:
+                self._alive = {process for process, is_alive in alive.items() if is_alive}
+                # A worker that has begun no pass is starting.
+                self._alive &= {reader for part in self._parts.values() for reader in part.readers()}
+
+    def record(self) -> DataReading | None:
+        """What the report says; None: no worker has reported anything."""
+        with self._lock:
+            epochs = self._epochs()
+            if not epochs:
+                return None
+            sizes = [part.size() for part in self._parts.values()]
+            num_examples = sum(size for size in sizes if size is not None)
+        lost = [epoch.lost for epoch in epochs if epoch.lost is not None]
+        shown = [epoch for epoch in epochs if epoch.lost or epoch.epoch > epochs[-1].epoch - REPORTED_EPOCHS]
+        return DataReading(
+            sharding="dynamic",
+            num_examples=None if None in sizes else num_examples,
+            delivered=sum(epoch.delivered for epoch in epochs),
+            lost=sum(lost),
+            ended_epochs=len(lost),
+            epochs=shown,
+        )
+
+    def _merge(self, reader: str, reported: pb.Pass) -> None:
+        """Loaders that were told at different times have different counts: the newest are the highest."""
+        processes = self._parts.setdefault(reported.loader, _Part()).processes
+        by_reader = processes.setdefault(reported.process, {}).setdefault(reported.number, _Pass()).by_reader
+        known = by_reader.get(reader)
+        if known is None or (known.examples, known.ended) <= (reported.examples, reported.ended):
+            by_reader[reader] = reported
+
+    def _epochs(self) -> list[DataEpoch]:
+        passes: dict[int, dict[int, tuple[_Pass, bool]]] = {}
+        for loader, part in self._parts.items():
+            for epoch, process, number, each in part.epochs():
+                passes.setdefault(epoch, {})[loader] = each, self._is_over(part, process, number)
+        return [self._epoch(epoch, passes[epoch]) for epoch in sorted(passes)]
+
+    def _epoch(self, epoch: int, passes: dict[int, tuple[_Pass, bool]]) -> DataEpoch:
+        delivered = sum(each.delivered for each, _ in passes.values())
+        sizes = [part.size() for part in self._parts.values()]
+        is_over = len(passes) == len(self._parts) and all(over for _, over in passes.values())
+        if not is_over or None in sizes:
+            return DataEpoch(epoch=epoch, delivered=delivered, lost=None)
+        size = sum(size for size in sizes if size is not None)
+        return DataEpoch(epoch=epoch, delivered=delivered, lost=max(0, size - delivered))
+
+    def _is_over(self, part: _Part, process: str, number: int) -> bool:
+        """Whether no worker will report more of a pass: each that lives has been given examples of a later one."""
+        passes = part.processes[process]
+        return all(self._has_passed(part, process, passes, number, reader) for reader in self._alive)
+
+    def _has_passed(self, part: _Part, process: str, passes: dict[int, _Pass], number: int, reader: str) -> bool:
+        read = [at for at, each in passes.items() if reader in each.by_reader]
+        if not read:
+            # It may have an example that it has not counted, unless the process is gone.
+            return process != part.present
+        own = passes[number].by_reader.get(reader)
+        if own is not None and not own.ended:
+            return False
+        return max(read) > number or passes[max(read)].by_reader[reader].lost

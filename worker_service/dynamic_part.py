@@ -1,0 +1,160 @@
+"""Reads the part of one loader, which it gives to the workers that ask first, on a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+import numpy as np
+from tensorflow.python.eager.cancellation import CancellationManager
+
+from psfleet.errors import LostPeerError
+from worker_service.joined_batches import Piece
+from worker_service.loader_stream import LoaderLostError, LoaderStream
+from worker_service.loader_watch import ANSWER_SECS, Loader, LoaderWatch
+from worker_service.pass_counts import PassCounts, PassKey
+
+logger = logging.getLogger("psfleet.worker")
+
+POLL_SECS = 0.2
+
+
+class DynamicPart:
+    """A thread that holds the next piece of a loader's part until it is taken, over all processes of the loader.
+
+    All attributes are guarded by `changed`.
+
+    Args of the constructor:
+        process: Returns the name of the loader's process, or raises LostPeerError.
+        stream: The passes over the part; its elements have the number of the pass first.
+        size: Examples of the part; negative: unknown.
+        changed: Notified of each change of an attribute.
+
+    Attributes:
+        head: The next piece; None: none has come.
+        error: Why this part cannot be read; it ends the reader.
+        is_awaited: Whether a piece may come: the loader was not lost, or its next process has given one.
+        newest: Pass of the newest piece; None: none has come.
+        lost: By name of a process that was lost, the number of the pass that it was in.
+    """
+
+    def __init__(
+        self,
+        loader: Loader,
+        process: Callable[[], str],
+        stream: LoaderStream,
+        size: int,
+        counts: PassCounts,
+        changed: threading.Condition,
+    ) -> None:
+        self.head: Piece | None = None
+        self.error: Exception | None = None
+        self.is_awaited = True
+        self.newest: PassKey | None = None
+        self.lost: dict[str, int] = {}
+        # The first piece of a process decides which of its passes is which epoch of this worker.
+        self._is_new, self._begins_later, self._offset = True, False, 0
+        self._loader = loader
+        self._process = process
+        self._stream = stream
+        self._size = size
+        self._counts = counts
+        self._changed = changed
+        self._is_closed = False
+        self._cancellation = CancellationManager()
+        threading.Thread(target=self._run, name=f"part-{loader.index}", daemon=True).start()
+
+    @property
+    def who(self) -> str:
+        """The loader, for messages."""
+        return f"loader {self._loader.index} at {self._loader.address.control}"
+
+    def epoch(self, present: int) -> int:
+        """This worker's epoch of the head. Under `changed`.
+
+        Args:
+            present: Its present epoch: that of the first piece of a process, or the next one if the loader was lost.
+        """
+        assert self.head is not None
+        if self._is_new:
+            self._offset = present + self._begins_later - self.head.key.number
+            self._is_new = self._begins_later = False
+        return self.head.key.number + self._offset
+
+    def has_left(self, key: PassKey) -> bool:
+        """Whether no further piece of a pass comes. Under `changed`."""
+        assert self.newest is not None
+        return (self.head is None or self.head.key != key) and (key != self.newest or key.process in self.lost)
+
+    def give_up(self) -> None:
+        """The loader is waited for no longer; what it gives later belongs to a later epoch. Under `changed`."""
+        self.is_awaited, self._begins_later = False, True
+
+    def close(self) -> None:
+        """Ends the thread."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self._cancellation.start_cancel()
+
+    def _run(self) -> None:
+        pause = threading.Event()
+        try:
+            while not self._is_closed:
+                self._read_until_lost()
+                pause.wait(POLL_SECS)
+        except Exception as error:
+            # Any error belongs to the thread that waits for a batch.
+            with self._changed:
+                self.error = error
+                self._changed.notify_all()
+
+    def _read_until_lost(self) -> None:
+        with LoaderWatch(self._loader) as watch:
+            if not watch.has_begun(ANSWER_SECS):
+                return
+            try:
+                self._read(watch)
+            except LoaderLostError as error:
+                if not self._is_closed:
+                    self._lose(error)
+            except LostPeerError as error:
+                logger.debug("%s", error)
+            except Exception:
+                if not self._is_closed:
+                    raise
+
+    def _read(self, watch: LoaderWatch) -> None:
+        process = self._process()
+        logger.info(
+            "%s gives batches to this worker", watch.who, extra={"event": "loader", "loader": watch.loader.index}
+        )
+        self._cancellation = CancellationManager()
+        for number, *tensors in self._stream.named(process).elements(watch, self._cancellation):
+            if watch.has_ended(0.0):
+                raise LoaderLostError(f"{watch.who} is lost")
+            key = PassKey(watch.loader.index, process, int(number))
+            piece = Piece(key, tuple(np.asarray(tensor) for tensor in tensors))
+            with self._changed:
+                self._counts.begin(key, self._size)
+                self.head, self.newest, self.is_awaited = piece, key, True
+                # One that was frozen continues.
+                self.lost.pop(process, None)
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self.head is None or self._is_closed)
+                if self._is_closed:
+                    return
+
+    def _lose(self, error: LoaderLostError) -> None:
+        """Ends the pass in progress; its examples that no worker has been given are lost."""
+        logger.warning(
+            "%s: what is left of its part of this epoch is lost, unless other workers have it", error,
+            extra={"event": "loader_lost", "loader": self._loader.index},
+        )  # fmt: skip
+        with self._changed:
+            self.give_up()
+            self._is_new = True
+            if self.newest is not None:
+                self.lost[self.newest.process] = self.newest.number
+            self._changed.notify_all()

@@ -1,0 +1,83 @@
+"""Counts the examples that this worker has been given in each pass of a loader, with dynamic sharding."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from psfleet.control import control_pb2 as pb
+
+REPORTED_PASSES = 64
+"""Newest passes that each heartbeat repeats: a loader that was restarted does not know them."""
+
+
+@dataclass(frozen=True)
+class PassKey:
+    """A pass of one process of a loader over its part of the data set; passes are counted from 0 in each process."""
+
+    loader: int
+    process: str
+    number: int
+
+
+class PassCounts:
+    """The counts of one worker; from any thread.
+
+    Args of the constructor:
+        on_end: Called after a pass has ended.
+    """
+
+    def __init__(self, on_end: Callable[[], None] = lambda: None) -> None:
+        self._lock = threading.Lock()
+        self._passes: dict[PassKey, pb.Pass] = {}
+        self._on_end = on_end
+
+    def begin(self, key: PassKey, size: int) -> None:
+        """This worker reads a pass from now on; the earlier ones of the process give it nothing more, once counted.
+
+        Args:
+            key: The pass.
+            size: Examples of the loader's part; negative: unknown.
+        """
+        with self._lock:
+            made = pb.Pass(loader=key.loader, process=key.process, number=key.number, size=max(size, -1))
+            found = self._passes.setdefault(key, made)
+            found.ended = found.lost = False
+
+    def add(self, key: PassKey, examples: int) -> None:
+        """Training was given examples of a pass that has begun."""
+        with self._lock:
+            self._passes[key].examples += examples
+
+    def end(self, key: PassKey, is_lost: bool = False) -> None:
+        """No further example of a pass comes to this worker.
+
+        Args:
+            key: The pass, which has begun.
+            is_lost: Whether the loader's process was lost in it.
+        """
+        with self._lock:
+            found = self._passes[key]
+            if found.ended:
+                return
+            found.ended, found.lost = True, is_lost
+            ended = [each for each, state in self._passes.items() if state.ended]
+            for each in ended[:-REPORTED_PASSES]:
+                del self._passes[each]
+        self._on_end()
+
+    def open(self) -> list[PassKey]:
+        """The passes that have begun and not ended, the oldest first."""
+        with self._lock:
+            return [key for key, state in self._passes.items() if not state.ended]
+
+    def newest(self) -> list[pb.Pass]:
+        """Copies of what is reported."""
+        with self._lock:
+            copies = []
+            for state in self._passes.values():
+                copy = pb.Pass()
+                copy.CopyFrom(state)
+                copies.append(copy)
+            return copies
