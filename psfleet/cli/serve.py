@@ -25,6 +25,7 @@ def serve(
         list[str], typer.Argument(metavar="RUN... | STUDY", help="Run folders or stores; or the folder of a study.")
     ],
     top: Annotated[int | None, typer.Option(min=1, help="Of a study: how many of the best trials; 1.")] = None,
+    replicas: Annotated[int, typer.Option(min=1, help="Members of each model, which share its queries.")] = 1,
     members: Annotated[
         str, typer.Option(help="between_graph: each takes queries from its queue; in_graph: one session asks all.")
     ] = BETWEEN_GRAPH,
@@ -56,14 +57,9 @@ def serve(
     on: Annotated[str | None, typer.Option("--on", metavar="PLATFORM", help="Processes of this machine only.")] = None,
 ) -> None:
     """Serve models by the Open Inference Protocol over REST and gRPC; newer checkpoints of the runs replace them."""
-    if on is not None:
-        raise UsageError(f"--on {on}: services run as processes of this machine, expected no --on")
-    if find_spec("aiohttp") is None:
-        raise UsageError("aiohttp is not installed, expected the extra: pip install 'psfleet[serve]'")
+    _require_usable(on, name)
     mode = _mode(members)
-    if name is not None and not NAME.fullmatch(name):
-        raise UsageError(f"--name {name!r}: expected letters, digits, dots, dashes and underscores, a letter first")
-    found = _sources(models, top, step, best, name)
+    found = replace(_sources(models, top, step, best, name), replicas=replicas)
     options = FrontOptions(
         host=host,
         rest_port=rest_port,
@@ -80,6 +76,15 @@ def serve(
     folder = out if out is not None else Path("services") / found.name
     number = run_service(found, mode, options, metrics_port, folder, lambda text: typer.echo(text, err=True))
     raise typer.Exit(SIGNAL_BASE + number)
+
+
+def _require_usable(on: str | None, name: str | None) -> None:
+    if on is not None:
+        raise UsageError(f"--on {on}: services run as processes of this machine, expected no --on")
+    if find_spec("aiohttp") is None:
+        raise UsageError("aiohttp is not installed, expected the extra: pip install 'psfleet[serve]'")
+    if name is not None and not NAME.fullmatch(name):
+        raise UsageError(f"--name {name!r}: expected letters, digits, dots, dashes and underscores, a letter first")
 
 
 def _mode(text: str) -> Mode:

@@ -13,7 +13,7 @@ import numpy as np
 from psfleet.inference.tensors import QueryError, Status
 
 MAX_IN_FLIGHT = 2
-"""Batches that members have at a time: one that they compute, and the next. Further queries make larger batches."""
+"""Batches that a member has at a time: one that it computes, and the next. Further queries make larger batches."""
 
 Inputs = Sequence[np.ndarray]
 Shapes = tuple[tuple[int, ...], ...]
@@ -27,12 +27,12 @@ class Combined:
     Attributes:
         outputs: In the model's order, `[rows, ...]`.
         version: See `Answer`.
-        num_members: How many members it is made of.
+        num_models: How many models it is made of.
     """
 
     outputs: Sequence[np.ndarray]
     version: str
-    num_members: int
+    num_models: int
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ class Batcher:
         linger_secs: How long a query waits for others at most, unless too many batches are in flight.
         clock: Monotonic time in seconds.
         max_wait_secs: A query that has waited longer, because of batches in flight, is refused.
+        replicas: Members that take batches in turn.
     """
 
     def __init__(
@@ -73,12 +74,14 @@ class Batcher:
         linger_secs: float,
         clock: Callable[[], float] = time.monotonic,
         max_wait_secs: float = math.inf,
+        replicas: int = 1,
     ) -> None:
         self._ask = ask
         self._max_rows = max_rows
         self._linger_secs = linger_secs
         self._clock = clock
         self._max_wait_secs = max_wait_secs
+        self._max_in_flight = MAX_IN_FLIGHT * replicas
         self._groups: dict[Shapes, _Group] = {}
         self._in_flight: set[asyncio.Task[None]] = set()
 
@@ -109,7 +112,7 @@ class Batcher:
 
     def _send_due(self) -> None:
         """Sends the batches that need not wait, those whose first query waits longest first."""
-        while len(self._in_flight) < MAX_IN_FLIGHT:
+        while len(self._in_flight) < self._max_in_flight:
             due = [(group.queries[0].arrived, shapes) for shapes, group in self._groups.items() if group.is_due]
             if not due:
                 return
@@ -172,4 +175,4 @@ def _split(batch: list[_Waiting], found: Combined) -> None:
         rows = [each[at : at + query.rows] for each in found.outputs]
         at += query.rows
         if not query.answer.done():
-            query.answer.set_result(Combined(rows, found.version, found.num_members))
+            query.answer.set_result(Combined(rows, found.version, found.num_models))

@@ -1,18 +1,17 @@
-"""Sends queries to all members of an ensemble, and combines the predictions that arrive within the timeout.
+"""Sends queries to all models of an ensemble, and combines the predictions that arrive within the timeout.
 
-Runs in one event loop. After a member has missed a timeout, queries do not wait for it until it has answered all that
-it was sent.
+Runs in one event loop. Each model has one member or several, its replicas, of which one is sent a batch. After a member
+has missed a timeout, queries do not wait for it until it has answered all that it was sent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Collection
 
 from psfleet.inference.batches import Combined, Inputs
+from psfleet.inference.members import Batch, Link, Member, Route
 from psfleet.inference.predictions import Prediction, checked, mean, unfit, version_of, without_rows
 from psfleet.inference.tensors import ModelMetadata, QueryError, Status
 
@@ -24,70 +23,34 @@ GRACE_SECS = 0.05
 """Time that members have at least for a batch which had to wait."""
 
 
-class Link(Protocol):
-    """The way to a member."""
-
-    def send(self, number: int, inputs: Inputs) -> None:
-        """Sends a batch; does not block. The reply reaches `Ensemble.reply`."""
-
-
-class Route(Protocol):
-    """One way to all members for queries; their links are for signs of life then."""
-
-    def has(self, index: int) -> bool:
-        """Whether a member takes queries this way now."""
-
-    def send(self, number: int, inputs: Inputs, members: Sequence[int]) -> None:
-        """Sends a batch to members; does not block. The predictions reach `Ensemble.take`."""
-
-
-@dataclass
-class _Member:
-    """A member that has joined.
-
-    Attributes:
-        outstanding: Numbers of the batches that it has not answered.
-        waited_since: When it was sent the first of them, or has last answered; on the event loop's clock.
-    """
-
-    link: Link
-    step: int
-    outstanding: set[int] = field(default_factory=set)
-    waited_since: float = 0.0
-    is_late: bool = False
-
-
-@dataclass
-class _Batch:
-    waits_for: set[int]
-    done: asyncio.Future[None]
-    rows: int
-    predictions: dict[int, Prediction] = field(default_factory=dict)
-
-
 class Ensemble:
     """The members of a service.
 
     Args of the constructor:
         name: Of the model.
-        num_members: How many the service has.
+        num_models: How many the service has; member i has model i modulo their number.
         timeout_secs: From a query's arrival to its answer, with the predictions that are there.
+        replicas: Members of each model.
 
     Attributes:
-        num_members: As above.
+        num_models: As above.
+        replicas: As above.
+        num_members: Of all models.
         metadata: Inputs and outputs; None: no member has joined yet.
         route: Of queries; None: each member gets them by its link.
     """
 
-    def __init__(self, name: str, num_members: int, timeout_secs: float) -> None:
-        self.num_members = num_members
+    def __init__(self, name: str, num_models: int, timeout_secs: float, replicas: int = 1) -> None:
+        self.num_models = num_models
+        self.replicas = replicas
+        self.num_members = num_models * replicas
         self.metadata: ModelMetadata | None = None
         self.route: Route | None = None
         self._name = name
         self._timeout_secs = timeout_secs
         self._silent_secs = max(timeout_secs, MIN_SILENT_SECS)
-        self._members: dict[int, _Member] = {}
-        self._batches: dict[int, _Batch] = {}
+        self._members: dict[int, Member] = {}
+        self._batches: dict[int, Batch] = {}
         self._last = 0
 
     @property
@@ -97,8 +60,8 @@ class Ensemble:
 
     @property
     def version(self) -> str:
-        """The steps of the members' weights; see `version_of`."""
-        return version_of([self._members[index].step for index in sorted(self._members)])
+        """The steps of the models' weights; see `version_of`."""
+        return version_of([step for _, step in sorted(self._steps().items())])
 
     def join(self, index: int, link: Link, step: int, metadata: ModelMetadata) -> str:
         """Adds a member, in place of the one that had its index.
@@ -106,18 +69,18 @@ class Ensemble:
         Returns:
             Why it cannot be added; empty: it was.
         """
-        problem = unfit(metadata, self.metadata, self.num_members)
+        problem = unfit(metadata, self.metadata, self.num_models)
         if problem:
             return problem
         self.metadata = metadata
         self.leave(index)
-        self._members[index] = _Member(link, step)
+        self._members[index] = Member(link, step)
         return ""
 
     def leave(self, index: int) -> None:
         """Removes a member; no batch waits for it any more."""
         if self._members.pop(index, None) is not None:
-            self._stop_waiting(index)
+            self._give_up(index)
 
     def probe(self, now: float) -> None:
         """Sends a batch without rows to each member that has answered all before; one that is silent is late.
@@ -134,7 +97,7 @@ class Ensemble:
                 self._send(member, self._next(), [without_rows(each) for each in self.metadata.inputs], now)
 
     async def ask(self, inputs: Inputs, arrived: float) -> Combined:
-        """The mean of the predictions of all members.
+        """The mean of the predictions of all models.
 
         Args:
             inputs: In the model's order, `[rows, ...]`.
@@ -147,20 +110,19 @@ class Ensemble:
         if not ready:
             raise QueryError(Status.UNAVAILABLE, f"no member of {self._name} is ready")
         loop = asyncio.get_running_loop()
-        number, batch = self._next(), _Batch(ready, loop.create_future(), len(inputs[0]))
-        self._batches[number] = batch
+        batch = Batch(self._next(), inputs, loop.create_future())
+        self._batches[batch.number] = batch
         until = max(arrived + self._timeout_secs, loop.time() + GRACE_SECS)
-        timer = loop.call_at(until, self._expire, number)
+        timers = [loop.call_at(until, self._expire, batch)]
+        if self.replicas > 1:
+            timers.append(loop.call_later(self._timeout_secs / 2, self._ask_others, batch))
         try:
-            if self.route is not None:
-                self.route.send(number, inputs, sorted(ready))
-            else:
-                for index in sorted(ready):
-                    self._send(self._members[index], number, inputs, loop.time())
+            self._ask(batch, [self._idlest(ready, model) for model in {self._model(index) for index in ready}])
             await batch.done
         finally:
-            timer.cancel()
-            del self._batches[number]
+            for timer in timers:
+                timer.cancel()
+            del self._batches[batch.number]
         return self._combined(batch.predictions)
 
     def reply(self, index: int, link: Link, number: int, prediction: Prediction, now: float) -> None:
@@ -176,11 +138,12 @@ class Ensemble:
         self.take(index, number, prediction)
 
     def take(self, index: int, number: int, prediction: Prediction) -> None:
-        """Takes a prediction, the first one that a member makes of a batch."""
+        """Takes a prediction, the first one that is made of a batch by a member of its model."""
         batch = self._batches.get(number)
         if batch is not None and index in batch.waits_for:
-            batch.predictions[index] = checked(prediction, batch.rows)
-            self._stop_waiting(index, number)
+            model = self._model(index)
+            batch.predictions[model] = checked(prediction, batch.rows)
+            batch.wait_no_longer({each for each in batch.waits_for if self._model(each) == model})
 
     def is_late(self, index: int) -> bool:
         """Whether a member is not asked, because it has not answered."""
@@ -190,7 +153,10 @@ class Ensemble:
         """A member is known not to answer: nothing waits for it."""
         if index in self._members:
             self._members[index].is_late = True
-            self._stop_waiting(index)
+            self._give_up(index)
+
+    def _model(self, index: int) -> int:
+        return index % self.num_models
 
     def _ready(self) -> set[int]:
         return {
@@ -199,21 +165,58 @@ class Ensemble:
             if not member.is_late and (self.route is None or self.route.has(index))
         }
 
-    def _expire(self, number: int) -> None:
+    def _idlest(self, members: Collection[int], model: int) -> int:
+        """The member of a model that has the fewest batches to answer."""
+        waiting = {index: 0 for index in members if self._model(index) == model}
+        for batch in self._batches.values():
+            for index in batch.waits_for & waiting.keys():
+                waiting[index] += 1
+        return min(waiting, key=lambda index: (waiting[index], index))
+
+    def _ask(self, batch: Batch, members: Collection[int]) -> None:
+        batch.asked.update(members)
+        batch.waits_for.update(members)
+        if self.route is not None:
+            self.route.send(batch.number, batch.inputs, sorted(members))
+            return
+        for index in sorted(members):
+            self._send(self._members[index], batch.number, batch.inputs, asyncio.get_running_loop().time())
+
+    def _ask_another(self, batch: Batch, model: int) -> bool:
+        """Sends a batch to a member of a model that was not sent it; whether there is one."""
+        if others := {index for index in self._ready() - batch.asked if self._model(index) == model}:
+            self._ask(batch, [self._idlest(others, model)])
+        return bool(others)
+
+    def _ask_others(self, batch: Batch) -> None:
+        """Half of the timeout is over: another member is sent all batches of each that has not answered."""
+        for index in sorted(batch.waits_for):
+            if not self._ask_another(batch, self._model(index)):
+                continue
+            text = "member %d has not answered within %g s, another one is asked"
+            logger.warning(text, index, self._timeout_secs / 2, extra={"event": "member_late", "member": index})
+            self._members[index].is_late = True
+            for each in list(self._batches.values()):
+                if index in each.waits_for and each is not batch:
+                    self._ask_another(each, self._model(index))
+
+    def _expire(self, batch: Batch) -> None:
         """Answers without the members that have not replied; they are late for all other batches, too."""
-        for index in set(self._batches[number].waits_for):
+        members = set(batch.waits_for)
+        batch.wait_no_longer(members)
+        for index in sorted(members):
             text = "member %d has not answered within %g s"
             logger.warning(text, index, self._timeout_secs, extra={"event": "member_late", "member": index})
             self.miss(index)
 
-    def _stop_waiting(self, index: int, number: int | None = None) -> None:
-        """Has a batch, or all, not wait for a member."""
-        for batch in [self._batches[number]] if number is not None else self._batches.values():
-            batch.waits_for.discard(index)
-            if not batch.waits_for and not batch.done.done():
-                batch.done.set_result(None)
+    def _give_up(self, index: int) -> None:
+        """No batch waits for a member any more, but for another one of its model, if there is one."""
+        for batch in list(self._batches.values()):
+            if index in batch.waits_for:
+                self._ask_another(batch, self._model(index))
+                batch.wait_no_longer({index})
 
-    def _send(self, member: _Member, number: int, inputs: Inputs, now: float) -> None:
+    def _send(self, member: Member, number: int, inputs: Inputs, now: float) -> None:
         if not member.outstanding:
             member.waited_since = now
         member.outstanding.add(number)
@@ -223,8 +226,16 @@ class Ensemble:
         self._last += 1
         return self._last
 
+    def _steps(self) -> dict[int, int]:
+        """The newest step of each model."""
+        steps: dict[int, int] = {}
+        for index, member in self._members.items():
+            model = self._model(index)
+            steps[model] = max(member.step, steps.get(model, member.step))
+        return steps
+
     def _combined(self, predictions: dict[int, Prediction]) -> Combined:
-        found = {index: each for index, each in predictions.items() if not each.error}
+        found = {model: each for model, each in predictions.items() if not each.error}
         if not found:
             errors = [each.error for each in predictions.values()]
             if errors:
@@ -232,9 +243,8 @@ class Ensemble:
             raise QueryError(
                 Status.UNAVAILABLE, f"no member of {self._name} has answered within {self._timeout_secs:g} s"
             )
-        # A member that has not answered stands with its newest known step, so that the version keeps its form.
-        steps = {index: member.step for index, member in self._members.items()}
-        steps |= {index: each.step for index, each in found.items()}
-        ordered = [found[index].outputs for index in sorted(found)]
+        # A model that has not answered stands with its newest known step, so that the version keeps its form.
+        steps = self._steps() | {model: each.step for model, each in found.items()}
+        ordered = [found[model].outputs for model in sorted(found)]
         outputs = [mean(each) for each in zip(*ordered, strict=True)]
-        return Combined(outputs, version_of([steps[index] for index in sorted(steps)]), len(found))
+        return Combined(outputs, version_of([step for _, step in sorted(steps.items())]), len(found))

@@ -25,17 +25,17 @@ class Prediction:
     error: str = ""
 
 
-def unfit(metadata: ModelMetadata, others: ModelMetadata | None, num_members: int) -> str:
+def unfit(metadata: ModelMetadata, others: ModelMetadata | None, num_models: int) -> str:
     """Why a member cannot be one of an ensemble; empty: it can.
 
     Args:
         metadata: Of its model.
         others: Of the members that have joined; None: there are none yet.
-        num_members: Of the ensemble.
+        num_models: Of the ensemble.
     """
     if others is not None and metadata != others:
         return f"inputs or outputs are {metadata}, expected those that the service has: {others}"
-    for each in metadata.outputs if num_members > 1 else ():
+    for each in metadata.outputs if num_models > 1 else ():
         if not np.issubdtype(DATATYPES[each.datatype], np.floating):
             return f"output {each.name} is {each.datatype}, expected floating point numbers: members are averaged"
     return ""

@@ -116,8 +116,8 @@ class ModelService:
         names = [each.name for each in metadata.outputs]
         outputs = dict(zip(names, found.outputs, strict=True))
         wanted = {name: outputs[name] for name in query.outputs or names}
-        members = f"{found.num_members} of {self._ensemble.num_members}"
-        return Answer(self.name, found.version, members, wanted), found.num_members
+        members = f"{found.num_models} of {self._ensemble.num_models}"
+        return Answer(self.name, found.version, members, wanted), found.num_models
 
     def require_model(self, model: str) -> None:
         """Raises QueryError if there is no such model."""

@@ -70,7 +70,8 @@ class ServiceAccess(Access):
     Attributes:
         name: Of the model.
         front: `host:port` of the front's TensorFlow server.
-        num_members: Of the service.
+        num_models: Of the service.
+        replicas: Members of each model.
         mode: One of `MODES`: whether each member is a client of the front, or one session of the front has all members.
         member: Of a member: its model.
         options: Of the front.
@@ -80,7 +81,8 @@ class ServiceAccess(Access):
 
     name: str
     front: str
-    num_members: PositiveInt
+    num_models: PositiveInt
+    replicas: PositiveInt = 1
     mode: Mode
     member: MemberSource | None = None
     options: FrontOptions | None = None

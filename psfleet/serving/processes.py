@@ -64,12 +64,19 @@ class ServiceProcesses:
     ) -> None:
         self._clock = clock
         self.was_ready = False
-        front, *members = free_addresses(1 + len(sources.members))
+        front, *members = free_addresses(1 + len(sources.members) * sources.replicas)
         threads = threads_each(num_cores(), len(members))
         deadlines = Deadlines(start_secs=START_SECS, step_secs=SILENT_SECS)
-        access = ServiceAccess(name=sources.name, front=front.data, num_members=len(members), mode=mode)
+        access = ServiceAccess(
+            name=sources.name,
+            front=front.data,
+            num_models=len(sources.members),
+            replicas=sources.replicas,
+            mode=mode,
+        )
         parts = [(FRONT, 0, front, access.model_copy(update={"options": options}))]
-        for index, (address, source) in enumerate(zip(members, sources.members, strict=True)):
+        for index, address in enumerate(members):
+            source = sources.members[index % len(sources.members)]
             parts.append((MEMBER, index, address, access.model_copy(update={"member": source})))
         self._watched = []
         for role, index, address, own in parts:

@@ -56,7 +56,7 @@ def serve(
         (folder / "logs").mkdir(exist_ok=True)
         processes = ServiceProcesses(sources, mode, options, metrics_port, folder)
         try:
-            members = counted(len(sources.members), "member")
+            members = counted(len(sources.members) * sources.replicas, "member")
             say(f"{sources.name}: starting a front and {members} (importing TensorFlow takes some seconds)")
             if is_in_clear_text(options.host, access):
                 say(f"--host {options.host} without --tls-cert: tokens and queries travel in clear text")

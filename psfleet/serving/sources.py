@@ -21,15 +21,17 @@ from psfleet.sweep.loaded_study import load_study
 
 @dataclass(frozen=True)
 class Sources:
-    """The members of a service.
+    """The models of a service.
 
     Attributes:
-        name: Of the job or the study: that of the model.
+        name: Of the job or the study: that of the ensemble.
         members: Whose model each has.
+        replicas: Members with each of them.
     """
 
     name: str
     members: tuple[MemberSource, ...]
+    replicas: int = 1
 
 
 def of_runs(runs: Sequence[str], step: int | None, best: bool, name: str | None = None) -> Sources:

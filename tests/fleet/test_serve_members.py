@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from support import commands
 from support.exported_run import BIAS, KERNEL, X, trained, with_checkpoint
-from support.served import is_alive, query, serving
+from support.served import Served, is_alive, query, serving
 
 from psfleet.inference.json_process import MAX_READ_BYTES
 from psfleet.job.service_access import MODES
@@ -88,6 +89,32 @@ def test_four_members_that_wait_take_as_long_as_one(tmp_path: Path, mode: str) -
                 assert answer["parameters"]["members"] == f"{number} of {number}"
             secs.append(time.monotonic() - began)
     assert 4 * secs[0] / secs[1] >= 3.6, secs
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("mode", MODES)
+def test_four_replicas_of_a_model_that_waits_have_four_times_the_throughput_of_one(tmp_path: Path, mode: str) -> None:
+    secs = []
+    for replicas in (1, 4):
+        folder = tmp_path / str(replicas)
+        folder.mkdir()
+        run = run_of(folder, "run", "waiting_program")
+        options = ["--replicas", str(replicas), "--members", mode, "--timeout-secs", "30", "--max-batch-rows", "3"]
+        with serving(folder, [run], *options) as service:
+            service.await_joins(replicas)
+
+            def ask(queries: int, service: Served = service) -> None:
+                with service.client() as client:
+                    for _ in range(queries):
+                        assert client.infer(X)[1]["parameters"]["members"] == "1 of 1"
+
+            with ThreadPoolExecutor(4) as pool:
+                # The first one of each replica takes longer.
+                list(pool.map(ask, [1] * replicas))
+                began = time.monotonic()
+                list(pool.map(ask, [2] * 4))
+                secs.append(time.monotonic() - began)
+    assert secs[0] / secs[1] >= 3.6, secs
 
 
 @pytest.mark.extended

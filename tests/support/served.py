@@ -64,6 +64,15 @@ class Served:
                 f"answers of {members}", done=lambda found: found[1].get("parameters") == {"members": members},
             )  # fmt: skip
 
+    def await_joins(self, number: int) -> None:
+        """Waits until so many members have joined the front."""
+        log = self.folder / "logs" / "front-0.log"
+        wait_until(
+            lambda: len({entry["member"] for entry in map(parse_line, log.read_bytes().splitlines())
+                         if entry and entry.get("event") == "member"}),
+            READY_SECS, f"{number} members", done=lambda joined: joined == number,
+        )  # fmt: skip
+
     def await_version(self, version: str) -> None:
         """Waits until answers are of a version."""
         with self.client() as client:

@@ -71,7 +71,7 @@ class GraphRoute:
         self._members: dict[int, tuple[str, str]] = {}
         self._current: _Session | None = None
         self._loop = asyncio.get_running_loop()
-        self._threads = ThreadPoolExecutor(4 * MAX_IN_FLIGHT, "in-graph")
+        self._threads = ThreadPoolExecutor(4 * MAX_IN_FLIGHT * ensemble.replicas, "in-graph")
         self._metadata: ModelMetadata | None = None
 
     def add(self, index: int, name: str, address: str, metadata: ModelMetadata) -> None:

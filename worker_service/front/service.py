@@ -81,9 +81,11 @@ async def _serve(
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
     conditions = read_access(options)
-    ensemble = Ensemble(access.name, access.num_members, options.timeout_secs)
+    ensemble = Ensemble(access.name, access.num_models, options.timeout_secs, access.replicas)
     max_wait_secs = MAX_WAIT * options.timeout_secs
-    batcher = Batcher(ensemble.ask, options.max_batch_rows, options.linger_secs, loop.time, max_wait_secs)
+    batcher = Batcher(
+        ensemble.ask, options.max_batch_rows, options.linger_secs, loop.time, max_wait_secs, access.replicas
+    )
     service = ModelService(access.name, ensemble, batcher, metrics, options.max_query_bytes)
 
     def fail(error: BaseException) -> None:

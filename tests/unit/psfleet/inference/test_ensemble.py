@@ -44,7 +44,7 @@ def asked(ensemble: Ensemble, inputs: Sequence[np.ndarray] = X) -> tuple[list[fl
 
     async def ask() -> tuple[list[float], str, int]:
         found = await ensemble.ask(inputs, asyncio.get_running_loop().time())
-        return found.outputs[0].tolist(), found.version, found.num_members
+        return found.outputs[0].tolist(), found.version, found.num_models
 
     return asyncio.run(ask())
 

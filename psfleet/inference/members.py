@@ -1,0 +1,79 @@
+"""Members of a service, the ways to them, and a batch that they answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from psfleet.inference.batches import Inputs
+from psfleet.inference.predictions import Prediction
+
+
+class Link(Protocol):
+    """The way to a member."""
+
+    def send(self, number: int, inputs: Inputs) -> None:
+        """Sends a batch; does not block. The reply reaches `Ensemble.reply`."""
+
+
+class Route(Protocol):
+    """One way to all members for queries; their links are for signs of life then."""
+
+    def has(self, index: int) -> bool:
+        """Whether a member takes queries this way now."""
+
+    def send(self, number: int, inputs: Inputs, members: Sequence[int]) -> None:
+        """Sends a batch to members; does not block. The predictions reach `Ensemble.take`."""
+
+
+@dataclass
+class Member:
+    """A member that has joined.
+
+    Attributes:
+        link: The way to it.
+        step: Of its weights, as of its last reply.
+        outstanding: Numbers of the batches that it has not answered.
+        waited_since: When it was sent the first of them, or has last answered; on the event loop's clock.
+        is_late: Whether it is not asked, because it has not answered.
+    """
+
+    link: Link
+    step: int
+    outstanding: set[int] = field(default_factory=set)
+    waited_since: float = 0.0
+    is_late: bool = False
+
+
+@dataclass
+class Batch:
+    """A batch that members answer.
+
+    Attributes:
+        number: Its number.
+        inputs: `[rows, ...]` each.
+        done: Is set when it waits for no member.
+        asked: Indices of the members that were sent it.
+        waits_for: Those of them whose prediction would be used.
+        predictions: The first one of each model, by its index.
+    """
+
+    number: int
+    inputs: Inputs
+    done: asyncio.Future[None]
+    asked: set[int] = field(default_factory=set)
+    waits_for: set[int] = field(default_factory=set)
+    predictions: dict[int, Prediction] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return len(self.inputs[0])
+
+    def wait_no_longer(self, members: set[int]) -> None:
+        """Gives members up."""
+        self.waits_for -= members
+        if not self.waits_for and not self.done.done():
+            self.done.set_result(None)
