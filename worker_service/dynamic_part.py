@@ -126,6 +126,8 @@ class DynamicPart:
                     raise
 
     def _read(self, watch: LoaderWatch) -> None:
+        # Until there is an iterator, whose wait is ended then.
+        watch.on_end(self._abandon)
         process = self._process()
         logger.info(
             "%s gives batches to this worker", watch.who, extra={"event": "loader", "loader": watch.loader.index}
@@ -145,6 +147,12 @@ class DynamicPart:
                 self._changed.wait_for(lambda: self.head is None or self._is_closed)
                 if self._is_closed:
                     return
+
+    def _abandon(self) -> None:
+        """The loader is lost while this thread may be blocked in a call to it."""
+        with self._changed:
+            self.give_up()
+            self._changed.notify_all()
 
     def _lose(self, error: LoaderLostError) -> None:
         """Ends the pass in progress; its examples that no worker has been given are lost."""

@@ -56,8 +56,8 @@ class LoadedData:
             LoaderLostError: The loader was lost, or another one is this worker's own now.
             DataStallError: No loader answered for `deadlines.start_secs`.
         """
+        own = self._own()
         with self._connected(reading) as watch:
-            own = self._own()
             self._takes_any = watch.loader.index != own
             try:
                 for batch in self._batches(dataset.skip(start).enumerate(), what, watch):

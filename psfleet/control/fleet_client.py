@@ -101,12 +101,13 @@ class FleetClient:
 
     def find_loaders(self) -> int:
         """The number of loaders that the run has had, with those that were added and answer."""
-        while self._num_loaders < len(self._loaders):
+        for index in range(self._num_loaders, len(self._loaders)):
             try:
-                self.loader_process(self._num_loaders)
+                self.loader_process(index)
             except PsfleetError:
                 break
-            self._num_loaders += 1
+            # Another thread may have found more meanwhile.
+            self._num_loaders = max(self._num_loaders, index + 1)
         return self._num_loaders
 
     def loader_process(self, index: int) -> str:
@@ -115,7 +116,7 @@ class FleetClient:
         Raises:
             LostPeerError: It does not answer.
         """
-        return self._loaders[index].describe().process
+        return self._loaders[index].describe(LOADERS_SECS).process
 
     def report_passes(self, loader: int, passes: Sequence[pb.Pass]) -> None:
         """Sends a loader the passes that this worker has read.
@@ -134,7 +135,7 @@ class FleetClient:
         self.find_loaders()
         pending = self._loaders[: self._num_loaders]
         removed_before = time.monotonic() - REMOVED_SECS
-        removed = [self._loaders[index] for index, since in self._away.items() if since < removed_before]
+        removed = [self._loaders[index] for index, since in list(self._away.items()) if since < removed_before]
 
         def release() -> list[str]:
             nonlocal pending
