@@ -84,7 +84,9 @@ class DynamicPart:
 
     def has_left(self, key: PassKey) -> bool:
         """Whether no further piece of a pass comes. Under `changed`."""
-        assert self.newest is not None
+        if self.newest is None:
+            # The pass of an earlier reader, which this one may continue.
+            return False
         return (self.head is None or self.head.key != key) and (key != self.newest or key.process in self.lost)
 
     def give_up(self) -> None:
