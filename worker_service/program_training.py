@@ -18,12 +18,13 @@ from psfleet.tls.data_plane import DataPlane
 from worker_service.batches import Batches, BatchNumbers, Data
 from worker_service.build_deadline import building
 from worker_service.chief.leading import lead
-from worker_service.dynamic_data import DynamicData, PassReports
+from worker_service.dynamic_data import DynamicData
 from worker_service.fleet_state import trains_on
 from worker_service.frontends import FrontEnd, front_end, planned
 from worker_service.in_graph.lending_worker import LendingWorker, is_part, lent_batches
 from worker_service.loader_watch import Loader, reached
 from worker_service.member_process import MemberProcess
+from worker_service.pass_reports import PassReports
 from worker_service.program_optimizer import resolved
 from worker_service.run_context import RunContext, shares_folder
 from worker_service.training_data import TrainingData
@@ -91,7 +92,7 @@ def _data(
 ) -> Data:
     if not job.input.is_dynamic:
         return TrainingData.of_worker(program, job, index, loaders)
-    reports = PassReports(fleet)
+    reports = PassReports(fleet, len(loaders))
     reports.start()
     return DynamicData(program, job, loaders, fleet.loader_process, reports.counts)
 

@@ -89,13 +89,13 @@ class FleetClient:
         """
         return self._loaders[index].describe().process
 
-    def report_passes(self, passes: Sequence[pb.Pass]) -> None:
-        """Sends each loader the passes that this worker has read; one that does not answer is left out."""
+    def report_passes(self, loader: int, passes: Sequence[pb.Pass]) -> None:
+        """Sends a loader the passes that this worker has read.
 
-        def report(client: PsClient) -> pb.ShardState:
-            return client.heartbeat(pb.HeartbeatRequest(passes=passes), LOADERS_SECS)
-
-        self._call_loaders(report, self._loaders)
+        Raises:
+            PsfleetError: It does not answer, or refuses.
+        """
+        self._loaders[loader].heartbeat(pb.HeartbeatRequest(passes=passes), LOADERS_SECS)
 
     def release_loaders(self, outcome: pb.Outcome) -> None:
         """Ends the loaders. One on loopback that cannot be reached is left to its launcher.

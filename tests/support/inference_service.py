@@ -37,7 +37,12 @@ class _Link:
         self._ensemble.reply(0, self, number, Prediction(3, [2 * inputs[0], inputs[1]]), 0.0)
 
 
-def with_service(use: Callable[[int], Awaitable[Any]], protocol: Any = serving_rest, access: Access = EVERYONE) -> Any:
+def with_service(
+    use: Callable[[int], Awaitable[Any]],
+    protocol: Any = serving_rest,
+    access: Access = EVERYONE,
+    max_query_bytes: int = 10_000,
+) -> Any:
     """Has a service serve on a port while `use` runs; its result."""
     (address,) = free_addresses(1)
 
@@ -45,7 +50,7 @@ def with_service(use: Callable[[int], Awaitable[Any]], protocol: Any = serving_r
         ensemble = Ensemble("net", 1, 1.0)
         assert not ensemble.join(0, _Link(ensemble), 3, METADATA)
         batcher = Batcher(ensemble.ask, 64, 0.0, asyncio.get_running_loop().time)
-        service = ModelService("net", ensemble, batcher, ServiceMetrics("net"), 10_000)
+        service = ModelService("net", ensemble, batcher, ServiceMetrics("net"), max_query_bytes)
         async with protocol(service, "127.0.0.1", address.port, access):
             return await use(address.port)
 

@@ -53,6 +53,10 @@ class _Part:
                 yield first + number, process, number, passes[number]
             first += max(passes) + 1
 
+    def readers(self) -> Iterator[str]:
+        """The worker processes that have begun a pass."""
+        return (reader for *_, each in self.epochs() for reader in each.by_reader)
+
     def size(self) -> int | None:
         """Examples of the part: its cardinality, or what was delivered in a pass without a loss; None: unknown."""
         found = [each for *_, each in self.epochs()]
@@ -83,6 +87,8 @@ class DataEpochs:
                         self._merge(process, each)
             if alive:
                 self._alive = {process for process, is_alive in alive.items() if is_alive}
+                # A worker that has begun no pass is starting.
+                self._alive &= {reader for part in self._parts.values() for reader in part.readers()}
 
     def record(self) -> DataReading | None:
         """What the report says; None: no worker has reported anything."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -20,7 +21,17 @@ def build(gates: str = "", step_secs: float = 0.0) -> psfleet.GraphProgram:
         step_secs: Seconds for an example.
     """
 
-    def paced(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def train(shard_index: int, num_shards: int) -> tf.data.Dataset:
+        examples = tf.data.Dataset.range(EXAMPLES).shard(num_shards, shard_index).map(_example)
+        return examples.map(paced(gates, step_secs)) if step_secs else examples
+
+    return psfleet.GraphProgram(loss=_loss, train=train)
+
+
+def paced(gates: str, step_secs: float) -> Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
+    """Maps an example to itself; arguments as of `build`. Labels are of shape `[1]`."""
+
+    def wait(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         # Of an element: TensorFlow looks for the files of a constant pattern once.
         name = tf.where(tf.math.is_nan(y[0]), "", "pace")
         num_found = tf.size(tf.raw_ops.MatchingFiles(pattern=tf.strings.join([gates, name], "/")))
@@ -28,11 +39,7 @@ def build(gates: str = "", step_secs: float = 0.0) -> psfleet.GraphProgram:
         (waited,) = tf.while_loop(lambda now: now < until, lambda now: tf.timestamp(), [tf.timestamp()])
         return x, y + tf.cast(waited * 0, tf.float32)
 
-    def train(shard_index: int, num_shards: int) -> tf.data.Dataset:
-        examples = tf.data.Dataset.range(EXAMPLES).shard(num_shards, shard_index).map(_example)
-        return examples.map(paced) if step_secs else examples
-
-    return psfleet.GraphProgram(loss=_loss, train=train)
+    return wait
 
 
 def _example(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
