@@ -105,10 +105,13 @@ class WorkerRegistry:
             self._released.add(process)
 
     def are_released(self) -> bool:
-        """Whether all processes that are there know that nothing is left to do, or have failed."""
+        """Whether all workers are there and know that nothing is left to do, or have failed.
+
+        After a restart of the driver, those that have not joined yet wait for it, too.
+        """
         with self._lock:
-            there = {each.process for each in self._joined if each is not None}
-            return there <= self._released | self._failures.keys()
+            processes = {None if each is None else each.process for each in self._joined}
+            return processes <= self._released | self._failures.keys()
 
     def _require(self, index: int, process: str) -> None:
         joined = self._joined[index]

@@ -45,18 +45,20 @@ class ContainerWorker:
     def __init__(self, registry: WorkerRegistry, index: int) -> None:
         self.index = index
         self._registry = registry
-        self._process = ""
+        self._process, self._ended = "", ""
         self._was_killed = False
 
     def start(self, cause: str = "") -> None:
         """See `Worker`. The next process that joins is the new one, or one that has joined since the last one ended."""
+        # One that has failed is in the registry until another one joins.
+        self._ended = self._process or self._ended
         self._process, self._was_killed = "", False
 
     def is_there(self) -> bool:
         """See `Worker`."""
         if not self._process:
             joined = self._registry.joined(self.index)
-            self._process = "" if joined is None else joined.process
+            self._process = "" if joined is None or joined.process == self._ended else joined.process
         return bool(self._process)
 
     def exit_code(self) -> int | None:

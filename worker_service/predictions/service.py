@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from psfleet.checkpoint.location import parse
 from psfleet.checkpoint.manifest import read_manifest
-from psfleet.errors import LostPeerError, ProgramError
+from psfleet.errors import LostPeerError, ProgramError, StorageError
 from psfleet.job.job import Job, job_from_json
 from psfleet.job.prediction_files import REQUEST, Request
 from psfleet.job.program import load_callable, load_program
@@ -86,7 +86,8 @@ def _stay(request: Request, link: DriverLink, life: SignsOfLife, stop: Stop) -> 
     while not stop.event.wait(STAY_SECS):
         found = request
         # A driver that does not answer may be started again; how long this process waits is up to the signs of life.
-        with suppress(LostPeerError):
+        # A sign of life that ends this process removes the folder.
+        with suppress(LostPeerError, StorageError, OSError):
             found = Request.read(link.fetch(REQUEST).parent)
         if found.attempt != request.attempt:
             raise LostPeerError("the driver has begun again without the share of this worker")
