@@ -74,7 +74,8 @@ def drive(
     Raises:
         PsfleetError: As of `predict`; also LostPeerError if workers are missing for `deadlines.start_secs`.
     """
-    with recruited as workers:
+    # The workers hear of an error that ends the inner block.
+    with recruited as workers, folders.writable(out):
         _complete(request, folder, WorkerWatcher(workers, deadlines), on_loss, check)
         shares = files.Shares(folder, request.workers, request.data)
         temporary = folder / out.name

@@ -24,7 +24,7 @@ def temporary(out: Path, request: Request) -> Iterator[tuple[Path, Request]]:
     Raises:
         UsageError: The disk cannot be written; also if an OSError ends the block.
     """
-    with _writable(out):
+    with writable(out):
         folder = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent)).absolute()
         try:
             request.write(folder)
@@ -40,7 +40,7 @@ def kept(out: Path, request: Request) -> Iterator[tuple[Path, Request]]:
     If they are of another request, it begins again.
     """
     folder = (out.parent / f".{out.name}-shares").absolute()
-    with _writable(out), only_user(folder, "psfleet predict"):
+    with writable(out), only_user(folder, "psfleet predict"):
         folder.chmod(0o700)
         resumed = _resumed(folder, request)
         try:
@@ -75,7 +75,12 @@ def _resumed(folder: Path, request: Request) -> Request:
 
 
 @contextmanager
-def _writable(out: Path) -> Iterator[None]:
+def writable(out: Path) -> Iterator[None]:
+    """Context manager in which an OSError means that the file, or the folder beside it, cannot be written.
+
+    Raises:
+        UsageError: There was one.
+    """
     try:
         yield
     except OSError as error:
