@@ -64,8 +64,14 @@ def compared(model: keras.Model, loaded: Callable[[Any], Any], x: Any, job: Job)
 def require_equal(pairs: Iterable[tuple[np.ndarray, np.ndarray]], job: Job) -> None:
     """Raises ProgramError if predictions of the model and of the exported model differ."""
     for one, other in pairs:
-        if one.shape != other.shape or not np.allclose(one, other, **TOLERANCE, equal_nan=True):
-            by = f"by up to {np.abs(one - other).max():.3g}" if one.shape == other.shape else f"in shape {other.shape}"
+        is_text = one.dtype == object
+        if one.shape != other.shape:
+            by = f"in shape {other.shape}"
+        elif np.array_equal(one, other) if is_text else np.allclose(one, other, **TOLERANCE, equal_nan=True):
+            by = ""
+        else:
+            by = "in strings" if is_text else f"by up to {np.abs(one - other).max():.3g}"
+        if by:
             raise ProgramError(
                 f"program {job.program!r}: predictions of the exported model differ {by} from those of the model, "
                 "expected equal ones"

@@ -34,14 +34,14 @@ class KerasModel:
         self._tables = KerasTables(job)
         with self._tables.building():
             self._model = built_model(program, job)
-        named_by_tables = named_variables(self._model)
+        variables = named_variables(self._model)
         specs = {
             id(variable): TensorSpec(name, tuple(variable.shape), variable.dtype)
-            for name, variable in named_by_tables.items()
+            for name, variable in variables.items()
         }
         self._tables.bind(self._model, list(self._model.trainable_variables), specs)
         of_tables = {table.name for table in self._tables.specs}
-        self._variables = {name: each for name, each in named_by_tables.items() if name not in of_tables}
+        self._variables = {name: each for name, each in variables.items() if name not in of_tables}
         self.assign(weights)
         self.features = _features(self._model, program, job) if features is None else features
         # Not Keras' own function, which it may compile with XLA for each size of a batch.

@@ -15,7 +15,6 @@ INPUTS, PREDICTIONS = "inputs", "predictions"
 INPUT, OUTPUT = "input", "output"
 """The beginning of names in a service."""
 
-
 Naming = Callable[[Any], dict[str, Any]]
 """The names of the leaves of a structure."""
 

@@ -173,6 +173,32 @@ def test_a_graph_program_is_exported_with_all_rows_of_its_tables(tmp_path: Path)
     assert found["predictions_1"].numpy().tolist() == [[4, 50], [1, 4]]
 
 
+TEXT_PROGRAM = """
+import tensorflow as tf
+from psfleet import GraphProgram
+
+def build():
+    data = lambda *shard: tf.data.Dataset.from_tensor_slices(["ann", "bob"])
+    return GraphProgram(loss=lambda batch: None, train=data, predict=tf.strings.upper)
+"""
+
+
+def test_a_graph_program_that_predicts_strings_is_exported(tmp_path: Path) -> None:
+    (tmp_path / "text_program.py").write_text(TEXT_PROGRAM)
+    job = {
+        "name": "text",
+        "program": "text_program:build",
+        "optimizer": {"name": "sgd", "learning_rate": 0.1},
+        "train": {"steps": 1, "batch_size": 2},
+    }
+    layout = Layout.plan([TensorSpec("bias", (3,), "float32")], [], [], 1, 4096)
+    values = {"run": "r", "generation": 1, "optimizer": "sgd", "extra": {"job": job, "program_folder": str(tmp_path)}}
+    write_initial(tmp_path / "checkpoints", layout, {"bias": BIAS}, **values)  # type: ignore[arg-type]
+    version = export_version(tmp_path, tmp_path / "out", "saved_model")
+    served = tf.saved_model.load(version.folder).signatures["serving_default"]
+    assert served(inputs=tf.constant(["eve"]))["predictions"].numpy().tolist() == [b"EVE"]
+
+
 @pytest.mark.parametrize("kind", versions.FORMATS)
 def test_a_table_whose_rows_are_hashes_is_refused(tmp_path: Path, kind: str) -> None:
     table = EmbeddingSpec("user", "user/embeddings", 50, 2, "zeros", 0.0, 1, is_hashed=True)
