@@ -70,8 +70,8 @@ class DataEpoch(Record):
     epoch: Count = Field(description="Number of the epoch, from 0 at the start of the attempt.")
     delivered: Count = Field(
         0,
-        description="Examples that training was given, each once. One for a worker that was killed is not counted "
-        "if that happened within a second.",
+        description="Examples that training was given, each once; without those of the last second of a worker that "
+        "was killed.",
     )
     lost: Count | None = Field(
         None,

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from support.local_fleet import START_SECS, Fleet, training
-from support.programs.loaded_program import EXAMPLES
 from support.rows import first_rows
 
 from psfleet.checkpoint.tensors import read_tensors
@@ -20,7 +19,8 @@ from psfleet.report.measurements import DataReading
 
 pytestmark = pytest.mark.usefixtures("launches_forked")
 
-BATCH = 4
+BATCH, EXAMPLES = 4, 480
+"""So many that a process which is killed soon after the start is in the middle of its first epoch."""
 
 
 @contextmanager
@@ -31,6 +31,7 @@ def counting(folder: Path, workers: int, loaders: int, steps: int, **sections: A
         "optimizer": {"name": "sgd", "learning_rate": BATCH * workers},
         "train": {"steps": steps, "batch_size": BATCH, "shuffle": 16},
         "input": {"from": "loaders", "loaders": loaders, "sharding": "dynamic"},
+        "options": {"examples": EXAMPLES},
         **sections,
     }
     with training(folder, step_secs=0.03, programs=("counted_program", "loaded_program"), **content) as fleet:
@@ -65,12 +66,13 @@ def test_each_example_is_trained_on_once_in_each_epoch(tmp_path: Path, workers: 
     assert f"lost in {data.ended_epochs} epochs (sharding: dynamic)" in fleet.screen.read_text()
 
 
-def test_a_killed_loader_costs_no_step_and_what_it_loses_is_counted(tmp_path: Path) -> None:
-    steps = 120
-    with counting(tmp_path, 2, 2, steps) as fleet:
+@pytest.mark.parametrize("loaders", first_rows([2, 1], 1))
+def test_a_killed_loader_costs_no_step_and_what_it_loses_is_counted(tmp_path: Path, loaders: int) -> None:
+    steps = 400
+    with counting(tmp_path, 2, loaders, steps) as fleet:
         fleet.wait_for_step(10)
         fleet.kill("loader", 0)
-        fleet.wait_for(lambda: len(fleet.entries("loader")) > 2, START_SECS, "the chief to read from it again")
+        fleet.wait_for(lambda: len(fleet.entries("loader")) > loaders, START_SECS, "the chief to read from it again")
         fleet.gates.hurry()
         report = fleet.done()
         found, data = times_trained(fleet), reading(fleet)
@@ -85,7 +87,7 @@ def test_a_killed_loader_costs_no_step_and_what_it_loses_is_counted(tmp_path: Pa
 
 @pytest.mark.extended
 def test_a_killed_worker_loses_what_it_has_read_ahead_and_continues_the_epoch(tmp_path: Path) -> None:
-    steps = 120
+    steps = 400
     with counting(tmp_path, 2, 2, steps) as fleet:
         fleet.wait_for_step(10)
         fleet.kill("worker", 1)
@@ -102,7 +104,7 @@ def test_a_killed_worker_loses_what_it_has_read_ahead_and_continues_the_epoch(tm
     "update", [{"mode": "async"}, {"mode": "ssp", "bound": 2}, {"mode": "averaging", "local_steps": 3}]
 )
 def test_every_mode_reads_each_example_once_in_each_epoch(tmp_path: Path, update: dict[str, Any]) -> None:
-    with counting(tmp_path, 2, 2, 120, update=update) as fleet:
+    with counting(tmp_path, 2, 2, 600, update=update) as fleet:
         fleet.gates.hurry()
         fleet.done()
         data = reading(fleet)
@@ -113,7 +115,7 @@ def test_every_mode_reads_each_example_once_in_each_epoch(tmp_path: Path, update
 @pytest.mark.extended
 def test_a_restarted_ps_costs_no_example_of_an_epoch(tmp_path: Path) -> None:
     """Steps that the fleet repeats are of other examples, and epochs go on."""
-    with counting(tmp_path, 2, 2, 120, checkpoint={"every_steps": 10}) as fleet:
+    with counting(tmp_path, 2, 2, 400, checkpoint={"every_steps": 10}) as fleet:
         fleet.wait_for_step(25)
         fleet.kill("ps", 0)
         fleet.wait_for(lambda: fleet.has_restarted("ps"), START_SECS, "the chief to restore the ps")
@@ -127,7 +129,7 @@ def test_a_restarted_ps_costs_no_example_of_an_epoch(tmp_path: Path) -> None:
 
 @pytest.mark.extended
 def test_a_restarted_chief_continues_the_counts(tmp_path: Path) -> None:
-    with counting(tmp_path, 2, 2, 150) as fleet:
+    with counting(tmp_path, 2, 2, 400) as fleet:
         fleet.wait_for_step(10)
         fleet.kill("worker", 0)
         fleet.wait_for(lambda: fleet.has_restarted("chief"), START_SECS, "another chief")
@@ -141,7 +143,7 @@ def test_a_restarted_chief_continues_the_counts(tmp_path: Path) -> None:
 
 @pytest.mark.extended
 def test_a_frozen_loader_loses_its_part_of_one_epoch_and_the_others_go_on(tmp_path: Path) -> None:
-    with counting(tmp_path, 2, 2, 150) as fleet:
+    with counting(tmp_path, 2, 2, 400) as fleet:
         fleet.wait_for_step(10)
         pid = fleet.pid("loader", 1)
         assert pid is not None, fleet.tails()
