@@ -14,7 +14,7 @@ from psfleet import __version__
 from psfleet.errors import LostPeerError
 from psfleet.inference import open_inference_pb2 as pb
 from psfleet.inference import open_inference_pb2_grpc
-from psfleet.inference.access import Access, is_allowed
+from psfleet.inference.access import ClientAccess, is_allowed
 from psfleet.inference.grpc_messages import answer_message, metadata_message, parse_query
 from psfleet.inference.query import Query
 from psfleet.inference.service import PLATFORM, ModelService
@@ -28,7 +28,7 @@ END_SECS = 5.0
 
 
 @asynccontextmanager
-async def serving_grpc(service: ModelService, host: str, port: int, access: Access) -> AsyncIterator[None]:
+async def serving_grpc(service: ModelService, host: str, port: int, access: ClientAccess) -> AsyncIterator[None]:
     """Async context manager that serves.
 
     Raises:

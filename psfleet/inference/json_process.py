@@ -11,6 +11,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
@@ -24,6 +25,8 @@ MAX_READ_BYTES = 65_536
 """Of JSON that the event loop reads itself, in about 5 ms."""
 MAX_WRITTEN_ELEMENTS = 4096
 """Of tensors that it writes as JSON itself, in about 5 ms."""
+CALL_SECS = 60.0
+"""Until the process is killed: 64 MiB take less than 10 s."""
 MAX_DIGITS = 20
 """Of a length that may be one: Python converts a few thousand digits only."""
 
@@ -66,6 +69,9 @@ class JsonProcess:
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        deadline = threading.Timer(CALL_SECS, self._process.kill)
+        deadline.daemon = True
+        deadline.start()
         try:
             pickle.dump((call, args), self._process.stdin)
             self._process.stdin.flush()
@@ -73,6 +79,8 @@ class JsonProcess:
         except (OSError, EOFError, pickle.UnpicklingError) as error:
             self._end()
             raise QueryError(Status.FAILED, f"the process that reads and writes JSON has ended: {error!r}") from error
+        finally:
+            deadline.cancel()
         if status is not None:
             raise QueryError(Status[status], result)
         return result

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from psfleet import __version__
 from psfleet.errors import LostPeerError
-from psfleet.inference.access import Access, is_allowed
+from psfleet.inference.access import ClientAccess, is_allowed
 from psfleet.inference.json_process import JsonProcess
 from psfleet.inference.limited_site import LimitedSite
 from psfleet.inference.rest_messages import metadata_content
@@ -29,7 +29,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @asynccontextmanager
-async def serving_rest(service: ModelService, host: str, port: int, access: Access) -> AsyncIterator[None]:
+async def serving_rest(service: ModelService, host: str, port: int, access: ClientAccess) -> AsyncIterator[None]:
     """Async context manager that serves; in a loop of any thread.
 
     Raises:

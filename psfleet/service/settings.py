@@ -72,7 +72,7 @@ class Settings:
         index: Index of the ps or worker; -1: the worker leases one from ps 0.
         ps: Addresses of all parameter servers, by index.
         address: Address at which peers reach this process.
-        loaders: Addresses of all loaders, by index.
+        loaders: Addresses of all loaders, by index, and in containers of those that can be added.
         out: The run folder.
         parent_pid: Process id of the launcher; this process is killed when the launcher dies. 0: none.
         cause: Cause of the restart of this process; empty at its first start.

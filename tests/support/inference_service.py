@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from psfleet.inference.access import Access
+from psfleet.inference.access import ClientAccess
 from psfleet.inference.batches import Batcher, Inputs
 from psfleet.inference.ensemble import Ensemble
 from psfleet.inference.metrics import ServiceMetrics
@@ -16,7 +16,7 @@ from psfleet.inference.service import ModelService
 from psfleet.inference.tensors import ModelMetadata, TensorMetadata
 from psfleet.processes.ports import free_addresses
 
-EVERYONE = Access()
+EVERYONE = ClientAccess()
 METADATA = ModelMetadata(
     inputs=(
         TensorMetadata(name="a", datatype="FP16", shape=(-1, 2)),
@@ -40,7 +40,7 @@ class _Link:
 def with_service(
     use: Callable[[int], Awaitable[Any]],
     protocol: Any = serving_rest,
-    access: Access = EVERYONE,
+    access: ClientAccess = EVERYONE,
     max_query_bytes: int = 10_000,
 ) -> Any:
     """Has a service serve on a port while `use` runs; its result."""

@@ -18,7 +18,7 @@ def build(gates: str = "", step_secs: float = 0.0) -> psfleet.GraphProgram:
 
     def train(shard_index: int, num_shards: int) -> tf.data.Dataset:
         numbers = tf.data.Dataset.range(EXAMPLES).shard(num_shards, shard_index)
-        return numbers.map(lambda number: (number, tf.zeros([1]))).map(paced(gates, step_secs))
+        return paced(numbers.map(lambda number: (number, tf.zeros([1]))), f"{gates}/pace", step_secs)
 
     return psfleet.GraphProgram(loss=_loss, train=train)
 

@@ -161,6 +161,20 @@ def test_what_a_killed_worker_was_not_given_is_lost_and_a_new_one_continues_the_
     assert max(Counter(read[: first.delivered]).values()) == 1
 
 
+def test_a_reader_that_is_opened_again_continues_the_epoch(addresses: list[Address]) -> None:
+    """As after a wait for a batch that was too long."""
+    with client(addresses) as fleet:
+        data = worker(addresses, fleet)
+        read: list[int] = []
+        for count in (6, EXAMPLES // 4):
+            batches = data.batches(0, Reading())
+            read.extend(int(number) for _ in range(count) for number in next(batches)[0])
+            batches.close()
+    given = [each for each in data.counts.newest() if each.number == 0]
+    assert sum(each.examples for each in given) <= EXAMPLES
+    assert max(Counter(read[: sum(each.examples for each in given)]).values()) == 1
+
+
 def endless(part: int, parts: int) -> tf.data.Dataset:
     return numbers(part, parts).repeat()
 

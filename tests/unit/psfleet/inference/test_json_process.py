@@ -15,6 +15,7 @@ import pytest
 from aiohttp import ClientSession
 from support.inference_service import with_service
 
+from psfleet.inference import json_process
 from psfleet.inference.json_process import MAX_READ_BYTES, MAX_WRITTEN_ELEMENTS, JsonProcess
 from psfleet.inference.query import Answer, Query
 from psfleet.inference.rest_messages import answer_body, parse_query
@@ -134,16 +135,22 @@ def test_a_short_query_needs_no_other_process() -> None:
     asyncio.run(use())
 
 
-def test_a_process_that_was_killed_costs_one_query() -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_process_that_was_killed_or_is_frozen_costs_one_query(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given = body(ROWS)
 
     async def use() -> None:
         with JsonProcess() as process:
             await process.query("net", "", given, None)
             assert process.pid is not None
-            os.kill(process.pid, signal.SIGKILL)
+            os.kill(process.pid, number)
+            if number is signal.SIGSTOP:
+                monkeypatch.setattr(json_process, "CALL_SECS", 0.1)
             with pytest.raises(QueryError, match="the process that reads and writes JSON has ended"):
                 await process.query("net", "", given, None)
+            monkeypatch.undo()
             assert len((await process.query("net", "", given, None)).inputs) == 2
 
     asyncio.run(use())
