@@ -12,7 +12,7 @@ import psfleet
 from psfleet.control import driver_control_pb2 as pb
 from psfleet.control import driver_control_pb2_grpc
 from psfleet.control.file_stream import receive, sending
-from psfleet.control.prompt_stream import prompt
+from psfleet.control.prompt_stream import prompt, promptly_taken
 from psfleet.control.worker_registry import Failure, WorkerRegistry, is_process
 from psfleet.errors import LostPeerError, ReplacedError
 from psfleet.files import replaced_file
@@ -59,7 +59,7 @@ class DriverServicer(driver_control_pb2_grpc.DriverControlServicer):
         if path is None or not path.is_file():
             context.abort(grpc.StatusCode.NOT_FOUND, f"the driver has no file {request.name!r}")
         assert path is not None, "abort() raises"
-        yield from sending(path)
+        yield from promptly_taken(sending(path), context.cancel)
 
     def Deliver(self, messages: Iterator[pb.FileMessage], context: grpc.ServicerContext) -> pb.DeliverReply:
         """See driver_control.proto."""

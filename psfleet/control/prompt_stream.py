@@ -1,4 +1,4 @@
-"""Reads a stream of messages whose sender must not pause: one that is frozen, or cut off, would hold up this process.
+"""Streams of messages whose other end must not pause: one that is frozen, or cut off, would hold up this process.
 
 Keepalive does not find such a sender: the control port of a run's processes sends no pings.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -25,13 +26,27 @@ def prompt(messages: Iterator[T], cancel: Callable[[], object]) -> Iterator[T]:
         cancel: Cancels the call.
     """
     while True:
-        timer = threading.Timer(PAUSE_SECS, cancel)
-        timer.daemon = True
-        timer.start()
-        try:
-            message = next(messages)
-        except StopIteration:
-            return
-        finally:
-            timer.cancel()
+        with _in_time(cancel):
+            try:
+                message = next(messages)
+            except StopIteration:
+                return
         yield message
+
+
+def promptly_taken(messages: Iterator[T], cancel: Callable[[], object]) -> Iterator[T]:
+    """The same messages, as the answer of a call, which is cancelled if one is not taken within `PAUSE_SECS`."""
+    for message in messages:
+        with _in_time(cancel):
+            yield message
+
+
+@contextmanager
+def _in_time(cancel: Callable[[], object]) -> Iterator[None]:
+    timer = threading.Timer(PAUSE_SECS, cancel)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -21,6 +21,7 @@ class Request(Section):
         weights: A safetensors file with all tensors by name; None: they are in a checkpoint.
         files: Names of the model's files that a worker fetches from its driver first; none: it reads them itself. With
             names, `checkpoint` or `weights` is a name, too.
+        digest: Of the weights; those of one name may change.
         data: `module:callable` of the data set.
         workers: Number of workers: worker i predicts the batches i, i + workers and so on.
         attempt: Changes if the driver begins again without the shares of an earlier attempt.
@@ -31,6 +32,7 @@ class Request(Section):
     checkpoint: str | None = None
     weights: str | None = None
     files: tuple[str, ...] = ()
+    digest: str = ""
     data: str
     workers: PositiveInt
     attempt: str = ""

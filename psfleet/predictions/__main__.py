@@ -73,4 +73,4 @@ def _load() -> Service:
 
 
 if __name__ == "__main__":
-    run_service("predictions", _load)
+    run_service("prediction", _load)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,8 @@ class Source:
     def request_of_containers(self, data: str, workers: int) -> Request:
         """What containers predict: they fetch `files`, but read a store themselves, and have the program."""
         names = {"weights": WEIGHTS} if self.weights is not None else {"checkpoint": CHECKPOINT}
-        changes: dict[str, Any] = {"job": self.job.model_copy(update={"program": self.program}).model_dump_json()}
+        job = self.job.model_copy(update={"program": self.program})
+        changes: dict[str, Any] = {"job": job.model_dump_json(), "digest": self._digest()}
         if files := self.files():
             changes |= {"files": tuple(files), **names}
         return self.request(data, workers).model_copy(update=changes)
@@ -70,6 +72,14 @@ class Source:
         return {
             f"{CHECKPOINT}/{name}": folder / name for name in (MANIFEST, *(part.file for part in self.checkpoint.parts))
         }
+
+    def _digest(self) -> str:
+        """A SHA-256 that changes with the weights."""
+        if self.weights is not None:
+            with self.weights.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        assert self.checkpoint is not None, "a source has one of the two"
+        return hashlib.sha256(" ".join(part.sha256 for part in self.checkpoint.parts).encode()).hexdigest()
 
 
 def find(text: str, step: int | None, best: bool) -> Source:

@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -126,14 +126,19 @@ def test_a_frozen_worker_is_refused_when_it_continues(tmp_path: Path) -> None:
 
 
 @pytest.mark.extended
-def test_a_driver_that_is_started_again_has_the_complete_shares(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_driver_that_is_started_again_has_the_complete_shares(tmp_path: Path, is_replaced: bool) -> None:
     predicted = Predicted.of_run(tmp_path)
-    with predicted.worker(0) as first:
-        with predicted.driver():
+    with ExitStack() as stack:
+        with ExitStack() as killed:
+            first = (killed if is_replaced else stack).enter_context(predicted.worker(0))
+            killed.enter_context(predicted.driver())
             wait_until(lambda: (predicted.kept / "share-0.json").exists(), END_SECS, "the share")
+        if is_replaced:
+            first = stack.enter_context(predicted.worker(0))
         with predicted.driver() as driver, predicted.worker(1) as second:
             assert [each.exit_code(END_SECS) for each in (driver, first, second)] == [0, 0, 0]
-    assert len(predicted.readers()) == 2, "each worker has read the data once"
+    assert len(predicted.readers()) == 2, "no share was predicted twice"
     predicted.require_results()
 
 

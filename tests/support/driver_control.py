@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from psfleet.control import driver_control_pb2_grpc, server
 from psfleet.control.driver_client import DriverClient
 from psfleet.control.driver_servicer import DriverServicer
 from psfleet.control.worker_registry import WorkerRegistry
+from psfleet.job.prediction_files import REQUEST
 from psfleet.processes.ports import free_addresses
 from psfleet.tls.identity import Identity
 
@@ -27,19 +28,22 @@ OLD, NEW = "0" * 16, "1" * 16
 
 
 class ServedDriver:
-    """A driver: its workers may read and write the files of `folder` whose names begin with their index.
+    """A driver: a worker may write the files of `folder` whose names begin with its index, and read such of all.
 
     Attributes:
         registry, servicer: Of the driver.
         stub: Calls it.
+        stop: Ends it.
     """
+
+    stop: Callable[[], None]
 
     def __init__(self, folder: Path, address: Address) -> None:
         self.folder = folder
         self.registry = WorkerRegistry(NUM_WORKERS)
 
         def readable(name: str) -> Path | None:
-            return folder / name if name[:1].isdecimal() else None
+            return folder / name if name[:1].isdecimal() or name == REQUEST else None
 
         def writable(index: int, name: str) -> Path | None:
             return folder / name if name.startswith(str(index)) else None
@@ -77,5 +81,8 @@ def served_driver(folder: Path, identity: Identity | None = None) -> Iterator[Se
     def add(to: grpc.Server) -> None:
         driver_control_pb2_grpc.add_DriverControlServicer_to_server(driver.servicer, to)
 
-    with driver.channel, server.serving(address, identity=identity, add=add):
+    with ExitStack() as stack:
+        stack.enter_context(driver.channel)
+        stack.enter_context(server.serving(address, identity=identity, add=add))
+        driver.stop = stack.close
         yield driver

@@ -13,7 +13,7 @@ import pytest
 from support.driver_control import CALL_SECS, NEW, OLD, ServedDriver, caller, head, served_driver
 
 from psfleet.control import driver_control_pb2 as pb
-from psfleet.control import prompt_stream
+from psfleet.control import driver_servicer, prompt_stream
 from psfleet.control.driver_client import DriverClient
 from psfleet.errors import BadJobError, LostPeerError, PsfleetError, ReplacedError, StorageError
 from psfleet.polling import wait_until
@@ -102,6 +102,24 @@ def test_a_sender_that_pauses_is_cut_off(driver: ServedDriver, monkeypatch: pyte
         assert call.code() == grpc.StatusCode.CANCELLED
         wait_until(lambda: not left(driver), CALL_SECS, "the end of the call")
     resumes.set()
+
+
+def test_a_receiver_that_pauses_is_cut_off(driver: ServedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt_stream, "PAUSE_SECS", 0.2)
+    has_ended = threading.Event()
+
+    def endless(path: Path) -> Iterator[pb.FileMessage]:
+        try:
+            while True:
+                yield pb.FileMessage(data=CONTENT)
+        finally:
+            has_ended.set()
+
+    monkeypatch.setattr(driver_servicer, "sending", endless)
+    (driver.folder / "0-model").touch()
+    call = driver.stub.Fetch(pb.FetchRequest(caller=caller(), name="0-model"))
+    assert has_ended.wait(CALL_SECS)
+    call.cancel()
 
 
 def test_every_call_of_a_replaced_process_is_refused(driver: ServedDriver, tmp_path: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.exported_run import trained
+from support.exported_run import BIAS, KERNEL, trained, with_checkpoint
 
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.job.job import job_from_json
@@ -36,6 +37,22 @@ def test_containers_read_a_store_themselves(tmp_path: Path, bucket: StoreFolder)
     request = find(str(bucket), None, False).request_of_containers("data:set", 2)
     assert request.checkpoint == f"{bucket}/checkpoints/{folder.name}"
     assert not request.files
+
+
+def test_other_weights_under_the_same_names_are_another_request(tmp_path: Path) -> None:
+    source = find(str(trained(tmp_path)), None, False)
+    before = source.request_of_containers("data:set", 2)
+    assert source.request_of_containers("data:set", 2) == before
+    with_checkpoint(tmp_path, 4, KERNEL + 1, BIAS)
+    after = find(str(tmp_path), None, False).request_of_containers("data:set", 2)
+    assert after.digest != before.digest
+    assert after.model_copy(update={"digest": before.digest}) == before
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(name)
+    trials = [replace(source, checkpoint=None, weights=tmp_path / name) for name in ("one", "two")]
+    requests = [each.request_of_containers("data:set", 2) for each in trials]
+    assert requests[0].weights == requests[1].weights == "weights.safetensors"
+    assert requests[0] != requests[1]
 
 
 @pytest.mark.parametrize(
