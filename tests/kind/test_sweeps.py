@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import safetensors.numpy
 import yaml
+from support.compose_lab import commanded
 from support.kind_fleet import COMMAND_SECS, RECOVERY_SECS, START_SECS, Space
 from support.swept_study import SweptStudy
 
@@ -64,7 +65,7 @@ def begun(space: Space) -> dict[str, str]:
 def test_a_study_in_pods_equals_one_on_processes(space: Space, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     here = SweptStudy.make(tmp_path / "here", SPACE, fleet={"workers": 2})
-    assert here.run().returncode == 0
+    commanded("sweep", str(here.folder / "study.yaml"), "--out", str(here.out))
     study = made(space, tls=True)
     process = space.start("sweep", str(study.folder / "study.yaml"))
     assert ended(space, process) == 0, space.printed(process)

@@ -69,7 +69,7 @@ def compose_study(folder: Path, tls: bool = False, held: bool = False, **fields:
     SweptStudy.make(folder, SPACE, options, **{"name": name, "fleet": {"workers": 2}, **fields})
     job = yaml.safe_load((folder / "job.yaml").read_text())
     (folder / "job.yaml").write_text(yaml.safe_dump({**job, "tls": tls}))
-    (folder / "job-of-the-name.yaml").write_text(yaml.safe_dump({**job, "name": name}))
+    (folder / "other.yaml").write_text(yaml.safe_dump({**job, "name": name}))
     if held:
         (folder / "hold").touch()
     folder.chmod(0o755)
