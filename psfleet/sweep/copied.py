@@ -30,8 +30,12 @@ COPY_SECS = 600.0
 """How long another command may copy results into the folder."""
 
 
-def require_copy(folder: Path, on: str) -> None:
+def require_copy(folder: Path, on: str, is_there: bool = True) -> None:
     """Checks that a folder has no study, or only a copy of what the platform has.
+
+    Args:
+        on: Name of the platform.
+        is_there: Whether the platform has results under the study's name.
 
     Raises:
         UsageError: It has other results, which the next copy would replace.
@@ -43,6 +47,11 @@ def require_copy(folder: Path, on: str) -> None:
     if record.get("platform") != on:
         where = f"on {record['platform']}" if record.get("platform") else "of processes of this machine"
         raise UsageError(f"{folder} has a study {where}, expected another folder (--out), or --fresh to delete it")
+    if not is_there:
+        raise UsageError(
+            f"{folder} has a copy of a study whose results on {on} were deleted, expected another folder (--out), or "
+            "--fresh to delete it: without --on, processes of this machine continue it"
+        )
     if _digest(path) not in record["trials"]:
         raise UsageError(
             f"{folder}: the study was continued on this machine after it was copied from {on}, expected another folder "

@@ -82,7 +82,7 @@ def sweep_on(
     name, activity = loaded.study.name, study_activity(loaded)
     request = Request(fleet_job(loaded), loaded.folder / "job.yaml", fresh, activity=activity)
     if not fresh:
-        require_copy(folder, on)
+        require_copy(folder, on, platform.has_results(name))
     with following(platform, name) as follower:
         start(platform, request)
         on_start()

@@ -180,3 +180,15 @@ def test_a_transaction_that_a_killed_driver_left_is_undone_in_the_copy(tmp_path:
     found = sweep_on(platform(volume, study, DONE), study, out, "compose")
     assert [trial.number for trial in found.best] == [0]
     assert not (out / "study.db-journal").exists()
+
+
+def test_a_copy_is_not_replaced_by_a_study_that_begins_anew(tmp_path: Path, volume: Path) -> None:
+    study, out = loaded(tmp_path), tmp_path / "studies"
+    advance(study, volume)
+    sweep_on(platform(volume, study, DONE), study, out, "compose")
+    place = platform(volume, study, [], DONE)
+    place.keeps_results = False
+    with pytest.raises(UsageError, match="has a copy of a study whose results on compose were deleted"):
+        sweep_on(place, study, out, "compose")
+    assert place.applied == []
+    sweep_on(place, study, out, "compose", fresh=True)
