@@ -35,7 +35,7 @@ IMAGE = DOCKER_BUILDKIT=1 docker build --file docker/Dockerfile --build-arg BASE
 	--build-arg LOCK=$(LOCK_OF_EXTRA) --build-arg REVISION=$(or $(shell git rev-parse HEAD 2>/dev/null),unknown)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv train up status logs down test test-all test-unit test-fleet test-compose test-kind kind-up kind-runs kind-down check static format lock proto images scan wheel bench bench-peers bench-variables bench-links bench-simulated bench-memory bench-tls bench-input bench-tables bench-replication clean
+.PHONY: help venv train up status logs down test test-all test-unit test-fleet test-compose test-kind kind-up kind-runs kind-down check static format lock proto images scan wheel bench bench-peers bench-variables bench-links bench-simulated bench-memory bench-tls bench-input bench-tables bench-replication bench-serve clean
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -162,6 +162,9 @@ bench-tables: venv ## Measures steps with embedding tables, a dense layer, and P
 
 bench-replication: venv ## Measures between-graph against in-graph replication; ARGS go to the benchmark
 	$(BIN)/python -m benchmarks.replication $(ARGS)
+
+bench-serve: venv ## Measures a service against TensorFlow's own predictions; ARGS go to the benchmark
+	$(BIN)/python -m benchmarks.serving $(ARGS)
 
 clean: ## Removes .venv, .bench, builds and caches; keeps results in runs/
 	rm -rf .venv .bench build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

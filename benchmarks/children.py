@@ -95,7 +95,7 @@ class Children:
         except BrokenPipeError as error:
             raise ChildError(f"{child.name} ended before it received: {line}\n{child.tail()}") from error
 
-    def receive(self, child: Child, what: str, timeout_secs: float) -> dict[str, Any]:
+    def receive(self, child: Child, what: str, timeout_secs: float) -> Any:
         """The next JSON line of a child.
 
         Raises:
@@ -107,8 +107,7 @@ class Children:
             if ended is not None and not child.lines:
                 code = ended.process.wait(GRACE_SECS)
                 raise ChildError(f"{ended.name} ended with exit code {code} before {what}\n{ended.tail()}")
-        facts: dict[str, Any] = json.loads(child.lines.popleft())
-        return facts
+        return json.loads(child.lines.popleft())
 
     def wait(self, child: Child, what: str, timeout_secs: float) -> None:
         """Waits until a child has ended with exit code 0.

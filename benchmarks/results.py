@@ -17,6 +17,9 @@ MEASURES = {
     "cpu_ms": "CPU ms per step",
     "cpu_ms_per_gradient": "CPU ms per gradient",
     "memory_mb": "MB",
+    "p50_ms": "p50 ms",
+    "p99_ms": "p99 ms",
+    "queries_per_sec": "queries per second",
 }
 """What is measured, by name, with its unit."""
 

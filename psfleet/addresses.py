@@ -158,11 +158,11 @@ def container_addresses(job: Job) -> tuple[list[Address], list[Address]]:
 
 
 def loader_addresses(job: Job) -> list[Address]:
-    """The addresses of the loaders on a container network.
+    """The addresses of the loaders on a container network, and of those that `psfleet scale` can add.
 
     Their hosts have the job's name, since runs on a standing fleet share its network.
     """
-    return [Address(f"{job.name}-loader-{index}", DATA_PORT) for index in range(job.input.num_loaders)]
+    return [Address(f"{job.name}-loader-{index}", DATA_PORT) for index in range(job.most_loaders)]
 
 
 def tf_config(job: Job, task: str | None) -> dict[str, Any]:

@@ -17,9 +17,8 @@ from psfleet.tf.batching import training_batches
 from psfleet.tf.global_seed import data_seed
 from psfleet.tf.program_data import training_data
 from worker_service.batch_reader import Reading
-from worker_service.endless_batches import prefetched
 from worker_service.examples_in_memory import in_memory
-from worker_service.input_pipeline import batch_spec
+from worker_service.input_pipeline import batch_spec, prefetched
 from worker_service.random_data import is_random
 
 logger = logging.getLogger("psfleet.worker")

@@ -17,7 +17,7 @@ import grpc
 
 from psfleet.control.credentials import read_identity
 from psfleet.control.driver_client import DriverClient
-from psfleet.errors import LostPeerError, PsfleetError, ReplacedError, StoppedError
+from psfleet.errors import DONE, BadJobError, LostPeerError, PsfleetError, ReplacedError, StoppedError
 from psfleet.job import trial_records
 from psfleet.job.sections import Deadlines
 from psfleet.service.settings import Settings
@@ -87,11 +87,11 @@ class FolderLink:
 
 
 class ContainerLink:
-    """See `DriverLink`; for a container. Its folder is removed by `close`.
+    """See `DriverLink`; for a container. Its folder is removed by `close`, and when nothing is left to do.
 
     Args of the constructor:
         client: Of the driver.
-        folder: In which its own is made.
+        folder: Its own, which is empty.
         deadlines: Of the job.
         clock: Monotonic time in seconds.
     """
@@ -99,11 +99,11 @@ class ContainerLink:
     def __init__(
         self,
         client: DriverClient,
-        folder: Path | None,
+        folder: Path,
         deadlines: Deadlines,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="psfleet-", dir=folder))
+        self.folder = folder
         self._client = client
         self._clock = clock
         self._answered = clock()
@@ -127,11 +127,16 @@ class ContainerLink:
         self._answered = self._clock()
         if code is not None:
             logger.info("nothing is left to do", extra={"event": "over", "exit_code": code})
+        if code == DONE:
+            # The caller ends this process, whose main thread waits.
+            self.close()
         return code
 
     def fetch(self, name: str) -> Path:
         """See `DriverLink`."""
         path = self.folder / name
+        if not path.resolve().is_relative_to(self.folder.resolve()):
+            raise BadJobError(f"the driver names a file {name!r}, expected one in its folder")
         path.parent.mkdir(parents=True, exist_ok=True)
         self._client.fetch(name, path)
         return path
@@ -181,8 +186,7 @@ def linked(settings: Settings) -> Iterator[DriverLink]:
     identity = read_identity(settings.tls, "worker")
     client = DriverClient(settings.driver, settings.run, settings.index, deadlines.start_secs, identity)
     client.join()
-    # On the disk of the container, if there is one.
-    link = ContainerLink(client, settings.out if os.access(settings.out, os.W_OK) else None, deadlines)
+    link = ContainerLink(client, _own_folder(settings.out, settings.index), deadlines)
     try:
         yield link
     except PsfleetError as error:
@@ -195,3 +199,13 @@ def linked(settings: Settings) -> Iterator[DriverLink]:
         raise
     finally:
         link.close()
+
+
+def _own_folder(out: Path, index: int) -> Path:
+    """An empty folder on the disk of the container, if there is one; a killed process may have left an earlier one."""
+    prefix = f"psfleet-worker-{index}-"
+    if not os.access(out, os.W_OK):
+        return Path(tempfile.mkdtemp(prefix=prefix))
+    for left in out.glob(f"{prefix}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=out))

@@ -9,7 +9,6 @@ from functools import partial
 
 import tensorflow as tf
 
-from psfleet.control.fleet_client import FleetClient
 from psfleet.errors import ProgramError
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram
@@ -18,7 +17,6 @@ from worker_service.data_shard import DataShard
 from worker_service.dynamic_part import DynamicPart
 from worker_service.endless_batches import all_passes
 from worker_service.epoch_order import EpochOrder
-from worker_service.heartbeat_calls import BEAT_SECS
 from worker_service.joined_batches import JoinedBatches
 from worker_service.loader_stream import LoaderStream, check_loadable
 from worker_service.loader_watch import Loader
@@ -128,22 +126,3 @@ def check_dynamic(examples: tf.data.Dataset, job: Job, what: str) -> None:
         )
     if examples.cardinality() == tf.data.INFINITE_CARDINALITY:
         raise ProgramError(f"{data} repeats for ever, expected no repeat() with input.sharding: dynamic")
-
-
-class PassReports:
-    """Sends the counts to each loader: every second, and at the end of each pass; on a thread of its own."""
-
-    def __init__(self, fleet: FleetClient) -> None:
-        self._fleet = fleet
-        self._due = threading.Event()
-        self.counts = PassCounts(self._due.set)
-
-    def start(self) -> None:
-        """Starts the thread, which ends with the process."""
-        threading.Thread(target=self._run, name="pass-reports", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            self._due.wait(BEAT_SECS)
-            self._due.clear()
-            self._fleet.report_passes(self.counts.newest())

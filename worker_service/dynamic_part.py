@@ -84,7 +84,9 @@ class DynamicPart:
 
     def has_left(self, key: PassKey) -> bool:
         """Whether no further piece of a pass comes. Under `changed`."""
-        assert self.newest is not None
+        if self.newest is None:
+            # The pass of an earlier reader, which this one may continue.
+            return False
         return (self.head is None or self.head.key != key) and (key != self.newest or key.process in self.lost)
 
     def give_up(self) -> None:
@@ -126,6 +128,8 @@ class DynamicPart:
                     raise
 
     def _read(self, watch: LoaderWatch) -> None:
+        # Until there is an iterator, whose wait is ended then.
+        watch.on_end(self._abandon)
         process = self._process()
         logger.info(
             "%s gives batches to this worker", watch.who, extra={"event": "loader", "loader": watch.loader.index}
@@ -145,6 +149,12 @@ class DynamicPart:
                 self._changed.wait_for(lambda: self.head is None or self._is_closed)
                 if self._is_closed:
                     return
+
+    def _abandon(self) -> None:
+        """The loader is lost while this thread may be blocked in a call to it."""
+        with self._changed:
+            self.give_up()
+            self._changed.notify_all()
 
     def _lose(self, error: LoaderLostError) -> None:
         """Ends the pass in progress; its examples that no worker has been given are lost."""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from psfleet.job.job import Job
 from psfleet.tf.batching import batched
-from worker_service.input_pipeline import PREFETCHED_BATCHES
-
-if TYPE_CHECKING:
-    from worker_service.data_shard import DataShard
+from worker_service.data_shard import DataShard
+from worker_service.input_pipeline import prefetched
 
 
 def all_epochs(shards: Sequence[DataShard], first: int) -> tf.data.Dataset:
@@ -53,11 +51,3 @@ def all_passes(shard: DataShard, job: Job) -> tf.data.Dataset:
     with shard.seeded_shuffle():
         numbers = tf.data.Dataset.range(tf.int64.max)
         return prefetched(numbers.flat_map(tf.autograph.experimental.do_not_convert(batches)))
-
-
-def prefetched(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Read ahead, in a fixed order, without threads that tune themselves."""
-    options = tf.data.Options()
-    options.deterministic = True
-    options.autotune.enabled = False
-    return batches.prefetch(PREFETCHED_BATCHES).with_options(options)

@@ -39,6 +39,10 @@ class LoaderLostError(LostPeerError):
     """The loader of a stream of batches has died, or does not answer."""
 
 
+class LoaderChangedError(LoaderLostError):
+    """The worker's loader is another one, because loaders were added."""
+
+
 def check_loadable(examples: tf.data.Dataset, job: Job, what: str) -> None:
     """Raises ProgramError if the examples that are read in `what` call Python."""
     if calls_python(examples):

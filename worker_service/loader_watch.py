@@ -98,7 +98,7 @@ class LoaderWatch:
 
 
 def reached(addresses: Sequence[Address], plane: DataPlane, identity: Identity | None) -> list[Loader]:
-    """The loaders of a run, by index, as this worker reaches them.
+    """The loaders of a run, by index, as this worker reaches them once the plane has met them.
 
     Args:
         addresses: Of their control planes.

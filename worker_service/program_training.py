@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Sequence
 
 from psfleet.checkpoint.store_lease import StoreLease
 from psfleet.control.fleet_client import FleetClient
@@ -18,12 +17,14 @@ from psfleet.tls.data_plane import DataPlane
 from worker_service.batches import Batches, BatchNumbers, Data
 from worker_service.build_deadline import building
 from worker_service.chief.leading import lead
-from worker_service.dynamic_data import DynamicData, PassReports
+from worker_service.dynamic_data import DynamicData
 from worker_service.fleet_state import trains_on
 from worker_service.frontends import FrontEnd, front_end, planned
 from worker_service.in_graph.lending_worker import LendingWorker, is_part, lent_batches
-from worker_service.loader_watch import Loader, reached
+from worker_service.live_loaders import LiveLoaders
+from worker_service.loader_watch import reached
 from worker_service.member_process import MemberProcess
+from worker_service.pass_reports import PassReports
 from worker_service.program_optimizer import resolved
 from worker_service.run_context import RunContext, shares_folder
 from worker_service.training_data import TrainingData
@@ -67,10 +68,8 @@ def train(process: MemberProcess, plane: DataPlane, lease: StoreLease | None) ->
     numbers = BatchNumbers(job.update.has_quorum, job.fleet.replicas)
     lends_only = is_part(job, index)
     shard = index % job.fleet.replicas if lends_only else index
-    loaders = reached(settings.loaders, plane, process.fleet.identity)
-    batches = Batches(
-        _data(program, job, shard, loaders, process.fleet), numbers, job.deadlines, index, process.progress
-    )
+    data = _data(program, job, shard, process, plane)
+    batches = Batches(data, numbers, job.deadlines, index, process.progress)
     # All objects so far live as long as the process: the collector need not scan them (5 % of a worker's time).
     gc.freeze()
     if index == 0:
@@ -86,14 +85,17 @@ def train(process: MemberProcess, plane: DataPlane, lease: StoreLease | None) ->
     return outcome.exit_code
 
 
-def _data(
-    program: KerasProgram | GraphProgram, job: Job, index: int, loaders: Sequence[Loader], fleet: FleetClient
-) -> Data:
-    if not job.input.is_dynamic:
-        return TrainingData.of_worker(program, job, index, loaders)
-    reports = PassReports(fleet)
-    reports.start()
-    return DynamicData(program, job, loaders, fleet.loader_process, reports.counts)
+def _data(program: KerasProgram | GraphProgram, job: Job, index: int, process: MemberProcess, plane: DataPlane) -> Data:
+    """The data of a worker; loaders read them if the job has some."""
+    fleet = process.fleet
+    loaders = reached(process.settings.loaders, plane, fleet.identity)
+    live = LiveLoaders(fleet, plane, job.input.num_loaders, len(loaders))
+    if job.input.is_dynamic:
+        reports = PassReports(fleet, len(loaders))
+        reports.start()
+        return DynamicData(program, job, loaders, fleet.loader_process, reports.counts)
+    live.follow()
+    return TrainingData.of_worker(program, job, index, loaders, lambda: live.number)
 
 
 def _front_end(program: KerasProgram | GraphProgram, job: Job, index: int, fleet: FleetClient) -> FrontEnd:

@@ -49,7 +49,7 @@ def serve(settings: Settings, stop: Stop) -> int:
     identity = read_identity(settings.tls, "worker")
     controls = Controls.of(settings)
     with (
-        FleetClient(settings.ps, settings.run, identity, settings.loaders) as fleet,
+        FleetClient(settings.ps, settings.run, identity, settings.loaders, job.input.num_loaders) as fleet,
         serving(
             settings.address, None, identity, stop.event, stop.probes.note_answer,
             run_control=controls.run, worker_control=controls.worker,

@@ -17,7 +17,7 @@ from worker_service.data_shard import DataShard
 from worker_service.endless_batches import all_epochs
 from worker_service.input_pipeline import read
 from worker_service.loaded_data import LoadedData
-from worker_service.loader_stream import LoaderLostError, check_loadable
+from worker_service.loader_stream import LoaderChangedError, LoaderLostError, check_loadable
 from worker_service.loader_watch import Loader
 
 logger = logging.getLogger("psfleet.worker")
@@ -41,6 +41,7 @@ class TrainingData:
         num_shards: Workers and spares of the job.
         rotates: Whether workers change to the next shard after each epoch.
         loaders: Those that read, by index; empty: this process does.
+        num_loaders: Returns the number of loaders that the run has; None: all.
     """
 
     is_replayable = True
@@ -53,6 +54,7 @@ class TrainingData:
         num_shards: int,
         rotates: bool,
         loaders: Sequence[Loader] = (),
+        num_loaders: Callable[[], int] | None = None,
     ) -> None:
         self._program = program
         self._job = job
@@ -62,14 +64,19 @@ class TrainingData:
         self._epochs_of_round = num_shards if rotates else 1
         self._shards: dict[int, DataShard] = {}
         self._is_random_reported = False
-        self._loaded = LoadedData(loaders, index, job) if loaders else None
+        self._loaded = LoadedData(loaders, index, job, num_loaders) if loaders else None
         # A reader that follows a closed one waits for what that one reads into memory.
         preloads = job.input.source == "preload"
         self._opening: AbstractContextManager[object] = threading.Lock() if preloads else nullcontext()
 
     @classmethod
     def of_worker(
-        cls, program: KerasProgram | GraphProgram, job: Job, index: int, loaders: Sequence[Loader] = ()
+        cls,
+        program: KerasProgram | GraphProgram,
+        job: Job,
+        index: int,
+        loaders: Sequence[Loader] = (),
+        num_loaders: Callable[[], int] | None = None,
     ) -> TrainingData:
         """The data of a worker of a job."""
         replicas, rotates = job.fleet.replicas, job.quorum < job.fleet.replicas
@@ -80,7 +87,7 @@ class TrainingData:
                 index,
                 extra={"event": "fixed_shards"},
             )
-        return cls(program, job, index, replicas, rotates, loaders)
+        return cls(program, job, index, replicas, rotates, loaders, num_loaders)
 
     def batches(self, start: int, reading: Reading | None = None) -> Iterator[Batch]:
         """Endless batches from batch number `start` on.
@@ -115,9 +122,11 @@ class TrainingData:
                 if reading.is_closed:
                     return
                 reading.opens_shard = True
-                logger.warning(
-                    "%s: batch %d is read by the next loader that answers", error, number,
-                    extra={"event": "loader_lost", "batch": number},
+                is_lost = not isinstance(error, LoaderChangedError)
+                logger.log(
+                    logging.WARNING if is_lost else logging.INFO,
+                    "%s: batch %d is read by %s", error, number, "the next loader that answers" if is_lost else "it",
+                    extra={"event": "loader_lost" if is_lost else "loader_changed", "batch": number},
                 )  # fmt: skip
 
     def _batches(self, start: int, reading: Reading) -> Iterator[Batch]:

@@ -35,10 +35,11 @@ from psfleet.launch.followed import collect_followed
 from psfleet.launch.followers import following
 from psfleet.launch.platform import COMPOSE, Request, chief_of
 from psfleet.launch.results import fetch
+from psfleet.launch.scale import scale as scale_fleet
+from psfleet.launch.scale import scale_loaders
 from psfleet.launch.status import container_statuses, standing_statuses
 from psfleet.launch.up import down as take_down
 from psfleet.launch.up import remove as remove_fleet
-from psfleet.launch.up import scale as scale_fleet
 from psfleet.launch.up import start
 from psfleet.launch.watcher import FleetWatcher
 from psfleet.platforms.choice import platform
@@ -172,15 +173,24 @@ def status(
 @app.command()
 def scale(
     job: Fleet,
-    workers: Annotated[int, typer.Option(min=1, help="Workers and spares together, with the chief.")],
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Workers and spares together, with the chief.", show_default=False)
+    ] = None,
+    loaders: Annotated[int | None, typer.Option(min=1, help="Loaders that read data.", show_default=False)] = None,
     on: On = COMPOSE,
     context: Context = None,
     namespace: Namespace = None,
 ) -> None:
-    """Change the number of workers of a fleet that trains."""
-    name = name_of(job)
-    scale_fleet(platform(on, context, namespace), name, workers)
-    typer.echo(f"{name}: {counted(workers, 'worker')}")
+    """Change the number of workers, or of loaders, of a fleet that trains."""
+    if workers is None and loaders is None:
+        raise UsageError("psfleet scale without a number, expected --workers N or --loaders N")
+    name, on_platform = name_of(job), platform(on, context, namespace)
+    if workers is not None:
+        scale_fleet(on_platform, name, workers)
+        typer.echo(f"{name}: {counted(workers, 'worker')}")
+    if loaders is not None:
+        scale_loaders(on_platform, name, loaders)
+        typer.echo(f"{name}: {counted(loaders, 'loader')}")
 
 
 @app.command()

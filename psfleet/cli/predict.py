@@ -11,9 +11,10 @@ import typer
 
 from psfleet.cli.output import progress_console
 from psfleet.cli.termination import ended_by_sigterm
-from psfleet.errors import SIGNAL_BASE, UsageError
+from psfleet.errors import SIGNAL_BASE
 from psfleet.predictions import files
 from psfleet.predictions.driver import predict as predict_all
+from psfleet.predictions.driver import require_callable, summary
 from psfleet.predictions.source import find
 from psfleet.service.cpu import num_cores
 from psfleet.service.process_environment import require_tensorflow
@@ -40,9 +41,7 @@ def predict(
 ) -> None:
     """Predict a data set with a trained model, by worker processes at once, into one file."""
     require_tensorflow()
-    module, _, name = data.partition(":")
-    if not all(part.isidentifier() for part in (*module.split("."), name)):
-        raise UsageError(f"--data {data}: expected MODULE:CALLABLE")
+    require_callable(data)
     files.require_format(out)
     found = find(source, step, best)
     console = progress_console()
@@ -58,5 +57,4 @@ def predict(
         if isinstance(error, SystemExit):
             raise
         raise typer.Exit(SIGNAL_BASE + signal.SIGINT) from None
-    outputs = ", ".join(f"{each.name} {each.dtype} {[shares.num_examples, *each.shape]}" for each in shares.outputs)
-    typer.echo(f"{out}: {outputs} of {found.name}, by {number} workers in {time.monotonic() - began:.1f} s")
+    typer.echo(summary(shares, found, out, number, time.monotonic() - began))

@@ -10,12 +10,14 @@ import grpc
 
 Metadata = tuple[tuple[str, str], ...]
 Check = Callable[[grpc.ServicerContext], None]
+LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+"""Of a call whose connection is lost, or whose server stops while it runs."""
 
 
 class CallRelay(grpc.GenericRpcHandler):
     """The unary calls of a service; each is passed on, and its answer or error back.
 
-    A call whose connection is lost is made again: it must be one that can be repeated.
+    A call whose connection is lost, or whose server stops, is made again: it must be one that can be repeated.
 
     Args of the constructor:
         service: Its full name.
@@ -65,5 +67,5 @@ class CallRelay(grpc.GenericRpcHandler):
             try:
                 return call(request, timeout=secs, metadata=self._metadata, wait_for_ready=True)
             except grpc.RpcError as error:
-                if error.code() != grpc.StatusCode.UNAVAILABLE or secs <= 0:
+                if error.code() not in LOST or secs <= 0:
                     raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from psfleet.control import driver_control_pb2 as pb
 from psfleet.control import driver_control_pb2_grpc
 from psfleet.control.file_stream import receive, sending
 from psfleet.control.prompt_stream import prompt
-from psfleet.control.worker_registry import Failure, WorkerRegistry
+from psfleet.control.worker_registry import Failure, WorkerRegistry, is_process
 from psfleet.errors import LostPeerError, ReplacedError
 from psfleet.files import replaced_file
 
@@ -64,6 +63,7 @@ class DriverServicer(driver_control_pb2_grpc.DriverControlServicer):
 
     def Deliver(self, messages: Iterator[pb.FileMessage], context: grpc.ServicerContext) -> pb.DeliverReply:
         """See driver_control.proto."""
+        messages = prompt(messages, context.cancel)
         head = next(messages, pb.FileMessage())
         self._require(head.caller, context)
         path = self._writable(head.caller.index, head.name)
@@ -75,7 +75,7 @@ class DriverServicer(driver_control_pb2_grpc.DriverControlServicer):
         assert path is not None, "abort() raises"
         try:
             with _refusals(context), replaced_file(path, head.caller.process) as file:
-                receive(prompt(messages, context.cancel), file.write, head.name)
+                receive(messages, file.write, head.name)
                 # One that was frozen, and has been replaced, must not replace the file of its replacement.
                 self._registry.require(head.caller.index, head.caller.process)
         except LostPeerError as error:
@@ -106,7 +106,7 @@ class DriverServicer(driver_control_pb2_grpc.DriverControlServicer):
             problem = f"this driver has psfleet {psfleet.__version__}, worker {caller.index} has {caller.version}"
         elif not 0 <= caller.index < self._registry.size:
             problem = f"worker {caller.index}: expected an index from 0 to {self._registry.size - 1}"
-        elif not re.fullmatch(r"[0-9a-f]{16}", caller.process):
+        elif not is_process(caller.process):
             problem = f"worker {caller.index}: process is {caller.process!r}, expected 16 hexadecimal digits"
         if problem:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)

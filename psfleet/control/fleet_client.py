@@ -29,12 +29,19 @@ AGAIN_SECS = 1.0
 """For further attempts once such a ps knows that."""
 LOADERS_SECS = 1.0
 """For an answer of the loaders, all at once: one may be frozen."""
+REMOVED_SECS = 60.0
+"""A loader that is away for so long was removed by `psfleet scale`."""
 RELEASE_SECS = 10.0
 """Retry window for the end of loaders in containers, one of which may be starting again."""
 
 
 class FleetClient:
-    """The control planes of all ps of a run, in their order, and those of its loaders."""
+    """The control planes of all ps of a run, in their order, and those of its loaders.
+
+    Args of the constructor:
+        loaders: Of the loaders, and of those that `psfleet scale` can add.
+        num_loaders: Number of those that the run has begun with; None: all.
+    """
 
     def __init__(
         self,
@@ -42,9 +49,13 @@ class FleetClient:
         run: str,
         identity: Identity | None = None,
         loaders: Sequence[Address] = (),
+        num_loaders: int | None = None,
     ) -> None:
         self.ps = [PsClient(address, run, identity) for address in addresses]
         self._loaders = [PsClient(address, run, identity, "loader") for address in loaders]
+        self._num_loaders = len(loaders) if num_loaders is None else num_loaders
+        # By loader that was not reached when it was asked last: since when.
+        self._away: dict[int, float] = {}
         self.identity = identity
 
     def __enter__(self) -> Self:
@@ -78,8 +89,26 @@ class FleetClient:
 
     def describe_loaders(self) -> list[pb.ShardState | NoAnswerError | None]:
         """Process and cause of the restart of each loader; None where it is not reached."""
-        replies = self._call_loaders(lambda client: client.describe(LOADERS_SECS), self._loaders)
-        return [reply if isinstance(reply, (pb.ShardState, NoAnswerError)) else None for reply in replies]
+        loaders = self._loaders[: self._num_loaders]
+        replies = self._call_loaders(lambda client: client.describe(LOADERS_SECS), loaders)
+        found = [reply if isinstance(reply, (pb.ShardState, NoAnswerError)) else None for reply in replies]
+        for index, state in enumerate(found):
+            if state is None:
+                self._away.setdefault(index, time.monotonic())
+            else:
+                self._away.pop(index, None)
+        return found
+
+    def find_loaders(self) -> int:
+        """The number of loaders that the run has had, with those that were added and answer."""
+        for index in range(self._num_loaders, len(self._loaders)):
+            try:
+                self.loader_process(index)
+            except PsfleetError:
+                break
+            # Another thread may have found more meanwhile.
+            self._num_loaders = max(self._num_loaders, index + 1)
+        return self._num_loaders
 
     def loader_process(self, index: int) -> str:
         """The name of the present process of a loader.
@@ -87,30 +116,35 @@ class FleetClient:
         Raises:
             LostPeerError: It does not answer.
         """
-        return self._loaders[index].describe().process
+        return self._loaders[index].describe(LOADERS_SECS).process
 
-    def report_passes(self, passes: Sequence[pb.Pass]) -> None:
-        """Sends each loader the passes that this worker has read; one that does not answer is left out."""
+    def report_passes(self, loader: int, passes: Sequence[pb.Pass]) -> None:
+        """Sends a loader the passes that this worker has read.
 
-        def report(client: PsClient) -> pb.ShardState:
-            return client.heartbeat(pb.HeartbeatRequest(passes=passes), LOADERS_SECS)
-
-        self._call_loaders(report, self._loaders)
+        Raises:
+            PsfleetError: It does not answer, or refuses.
+        """
+        self._loaders[loader].heartbeat(pb.HeartbeatRequest(passes=passes), LOADERS_SECS)
 
     def release_loaders(self, outcome: pb.Outcome) -> None:
-        """Ends the loaders. One on loopback that cannot be reached is left to its launcher.
+        """Ends the loaders. One on loopback that cannot be reached is left to its launcher; one that is away for
+        `REMOVED_SECS` is not waited for.
 
         Calls are repeated only after a run that is done: after a failure several workers make them, and loaders may
         have ended.
         """
-        pending = self._loaders
+        self.find_loaders()
+        pending = self._loaders[: self._num_loaders]
+        removed_before = time.monotonic() - REMOVED_SECS
+        removed = [self._loaders[index] for index, since in list(self._away.items()) if since < removed_before]
 
         def release() -> list[str]:
             nonlocal pending
             replies = self._call_loaders(lambda client: client.finish(outcome, LOADERS_SECS), pending)
             found = zip(pending, replies, strict=True)
             pending = [client for client, reply in found if not isinstance(reply, pb.ShardState)]
-            return [client.address.control for client in pending if not client.address.loopback_host]
+            awaited = [client for client in pending if not client.address.loopback_host and client not in removed]
+            return [client.address.control for client in awaited]
 
         secs = RELEASE_SECS if outcome.exit_code == DONE else 0.0
         try:

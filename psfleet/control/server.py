@@ -65,14 +65,10 @@ def serving(
     checks = _Health(answered, watchers)
     checks.set("", health_pb2.HealthCheckResponse.SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
-    if servicer is not None:
-        control_pb2_grpc.add_ShardControlServicer_to_server(servicer, server)
-    if clients is not None:
-        control_pb2_grpc.add_FleetControlServicer_to_server(clients, server)
-    if run_control is not None:
-        run_control_pb2_grpc.add_RunControlServicer_to_server(run_control, server)
-    if worker_control is not None:
-        run_control_pb2_grpc.add_WorkerControlServicer_to_server(worker_control, server)
+    _add(servicer, control_pb2_grpc.add_ShardControlServicer_to_server, server)
+    _add(clients, control_pb2_grpc.add_FleetControlServicer_to_server, server)
+    _add(run_control, run_control_pb2_grpc.add_RunControlServicer_to_server, server)
+    _add(worker_control, run_control_pb2_grpc.add_WorkerControlServicer_to_server, server)
     add(server)
     listen_host = "127.0.0.1" if address.is_loopback else "[::]"
     try:
@@ -92,6 +88,11 @@ def serving(
             server.stop(grace=WATCHED_SECS).wait(WATCHED_SECS)
         checks.enter_graceful_shutdown()
         server.stop(grace=1.0).wait(2.0)
+
+
+def _add(servicer: object | None, register: Callable[[Any, grpc.Server], object], server: grpc.Server) -> None:
+    if servicer is not None:
+        register(servicer, server)
 
 
 class _Health(health.HealthServicer):

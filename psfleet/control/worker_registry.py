@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import dataclass
 
 from psfleet.errors import ReplacedError
+
+
+def is_process(text: str) -> bool:
+    """Whether a text identifies a process: 16 hexadecimal digits."""
+    return re.fullmatch("[0-9a-f]{16}", text) is not None
 
 
 @dataclass(frozen=True)
@@ -54,8 +60,10 @@ class WorkerRegistry:
 
         Raises:
             ReplacedError: It was replaced or removed.
+            IndexError: No worker has this index.
         """
         with self._lock:
+            self._check(index)
             if process in self._refused:
                 raise _replaced(index)
             joined = self._joined[index]
@@ -71,6 +79,7 @@ class WorkerRegistry:
 
         Raises:
             ReplacedError: It was replaced or removed.
+            IndexError: No worker has this index.
         """
         with self._lock:
             self._require(index, process)
@@ -105,12 +114,20 @@ class WorkerRegistry:
             self._released.add(process)
 
     def are_released(self) -> bool:
-        """Whether all processes that are there know that nothing is left to do, or have failed."""
+        """Whether all workers are there and know that nothing is left to do, or have failed.
+
+        After a restart of the driver, those that have not joined yet wait for it, too.
+        """
         with self._lock:
-            there = {each.process for each in self._joined if each is not None}
-            return there <= self._released | self._failures.keys()
+            processes = {None if each is None else each.process for each in self._joined}
+            return processes <= self._released | self._failures.keys()
+
+    def _check(self, index: int) -> None:
+        if not 0 <= index < self.size:
+            raise IndexError(f"worker {index}: expected an index from 0 to {self.size - 1}")
 
     def _require(self, index: int, process: str) -> None:
+        self._check(index)
         joined = self._joined[index]
         if process in self._refused or (joined is not None and joined.process != process):
             raise _replaced(index)

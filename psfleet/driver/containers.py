@@ -19,7 +19,7 @@ from psfleet.control.call_relay import CallRelay
 from psfleet.control.credentials import STUDY_STORAGE
 from psfleet.control.driver_client import INDEX_KEY, PROCESS_KEY
 from psfleet.control.driver_servicer import DriverServicer, Readable, Writable
-from psfleet.control.worker_registry import WorkerRegistry
+from psfleet.control.worker_registry import WorkerRegistry, is_process
 from psfleet.errors import PsfleetError, ReplacedError
 
 if TYPE_CHECKING:
@@ -45,18 +45,20 @@ class ContainerWorker:
     def __init__(self, registry: WorkerRegistry, index: int) -> None:
         self.index = index
         self._registry = registry
-        self._process = ""
+        self._process, self._ended = "", ""
         self._was_killed = False
 
     def start(self, cause: str = "") -> None:
         """See `Worker`. The next process that joins is the new one, or one that has joined since the last one ended."""
+        # One that has failed is in the registry until another one joins.
+        self._ended = self._process or self._ended
         self._process, self._was_killed = "", False
 
     def is_there(self) -> bool:
         """See `Worker`."""
         if not self._process:
             joined = self._registry.joined(self.index)
-            self._process = "" if joined is None else joined.process
+            self._process = "" if joined is None or joined.process == self._ended else joined.process
         return bool(self._process)
 
     def exit_code(self) -> int | None:
@@ -124,9 +126,12 @@ def container_workers(
 
     def require(context: grpc.ServicerContext) -> None:
         caller = dict(context.invocation_metadata())
+        index, process = str(caller.get(INDEX_KEY, "")), str(caller.get(PROCESS_KEY, ""))
+        if not index.isdecimal() or not is_process(process):
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call does not say which worker makes it")
         try:
-            registry.require(int(caller.get(INDEX_KEY, -1)), str(caller.get(PROCESS_KEY, "")))
-        except (ValueError, IndexError, ReplacedError) as error:
+            registry.require(int(index), process)
+        except (IndexError, ReplacedError) as error:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
 
     def add(to: grpc.Server) -> None:

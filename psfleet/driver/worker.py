@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from psfleet import errors
-
 
 class Worker(Protocol):
     """One worker and its present or last process; used by the driver's thread.
@@ -38,15 +36,4 @@ class Worker(Protocol):
         """Ends the process: it reports nothing from here on, also if it was frozen and continues."""
 
     def close(self) -> None:
-        """Nothing is left to do for it."""
-
-
-def is_end_by_program(code: int, is_logged: bool) -> bool:
-    """Whether a training program ended its worker, by `os._exit` for example.
-
-    Args:
-        code: Exit code of the worker, 128 + n after signal n.
-        is_logged: Whether the worker logged that it has failed with this code, as it does in all other cases; only if
-            the disk is full does it not, and ends with `errors.LOST_PEERS`.
-    """
-    return not is_logged and code < errors.SIGNAL_BASE and code != errors.LOST_PEERS
+        """Nothing is left to do for it; does not wait for its end."""

@@ -18,7 +18,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True)
-class Access:
+class ClientAccess:
     """Conditions for clients.
 
     Attributes:
@@ -32,17 +32,17 @@ class Access:
     max_connections: int = MAX_CONNECTIONS
 
 
-def read_access(options: FrontOptions) -> Access:
+def read_access(options: FrontOptions) -> ClientAccess:
     """The conditions that a front is started with.
 
     Raises:
         UsageError: As of `read_token` and `server_certificate`.
     """
     token = read_token(options.host, Path(options.token_file) if options.token_file else None)
-    return Access(token, server_certificate(options.tls_cert, options.tls_key), options.max_connections)
+    return ClientAccess(token, server_certificate(options.tls_cert, options.tls_key), options.max_connections)
 
 
-def is_in_clear_text(host: str, access: Access) -> bool:
+def is_in_clear_text(host: str, access: ClientAccess) -> bool:
     """Whether tokens and queries travel over a network that others may read."""
     return host not in LOOPBACK and access.certificate is None
 

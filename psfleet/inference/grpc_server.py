@@ -14,8 +14,9 @@ from psfleet import __version__
 from psfleet.errors import LostPeerError
 from psfleet.inference import open_inference_pb2 as pb
 from psfleet.inference import open_inference_pb2_grpc
-from psfleet.inference.access import Access, is_allowed
+from psfleet.inference.access import ClientAccess, is_allowed
 from psfleet.inference.grpc_messages import answer_message, metadata_message, parse_query
+from psfleet.inference.query import Query
 from psfleet.inference.service import PLATFORM, ModelService
 from psfleet.inference.tensors import QueryError, Status
 
@@ -27,7 +28,7 @@ END_SECS = 5.0
 
 
 @asynccontextmanager
-async def serving_grpc(service: ModelService, host: str, port: int, access: Access) -> AsyncIterator[None]:
+async def serving_grpc(service: ModelService, host: str, port: int, access: ClientAccess) -> AsyncIterator[None]:
     """Async context manager that serves.
 
     Raises:
@@ -90,8 +91,12 @@ class Servicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer):
     async def ModelInfer(self, request: pb.ModelInferRequest, context: Any) -> pb.ModelInferResponse:
         """The answer to a query."""
         async with _Aborting(context):
-            _, answer = await self._service.infer(partial(parse_query, request), "grpc")
+            _, answer = await self._service.infer(partial(_query, request), "grpc")
         return answer_message(answer, request)
+
+
+async def _query(request: pb.ModelInferRequest) -> Query:
+    return parse_query(request)
 
 
 class _Aborting:

@@ -7,7 +7,7 @@ import json
 
 from aiohttp import web
 
-from psfleet.inference.access import Access
+from psfleet.inference.access import ClientAccess
 from psfleet.inference.tensors import Status
 
 HANDSHAKE_SECS = 10.0
@@ -24,7 +24,7 @@ class LimitedSite(web.BaseSite):
         access: Has the certificate and the limit.
     """
 
-    def __init__(self, runner: web.AppRunner, host: str, port: int, access: Access) -> None:
+    def __init__(self, runner: web.AppRunner, host: str, port: int, access: ClientAccess) -> None:
         super().__init__(runner)
         self._host = host
         self._port = port

@@ -12,9 +12,10 @@ from aiohttp import web
 
 from psfleet import __version__
 from psfleet.errors import LostPeerError
-from psfleet.inference.access import Access, is_allowed
+from psfleet.inference.access import ClientAccess, is_allowed
+from psfleet.inference.json_process import JsonProcess
 from psfleet.inference.limited_site import LimitedSite
-from psfleet.inference.rest_messages import answer_body, metadata_content, parse_query
+from psfleet.inference.rest_messages import metadata_content
 from psfleet.inference.service import PLATFORM, ModelService
 from psfleet.inference.tensors import QueryError, Status
 
@@ -28,30 +29,30 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @asynccontextmanager
-async def serving_rest(service: ModelService, host: str, port: int, access: Access) -> AsyncIterator[None]:
+async def serving_rest(service: ModelService, host: str, port: int, access: ClientAccess) -> AsyncIterator[None]:
     """Async context manager that serves; in a loop of any thread.
 
     Raises:
         LostPeerError: The port is in use.
     """
-    runner = web.AppRunner(
-        application(service, access.token), access_log=None, handle_signals=False, shutdown_timeout=END_SECS
-    )
-    await runner.setup()
-    try:
-        await LimitedSite(runner, host, port, access).start()
-    except OSError as error:
-        await runner.cleanup()
-        raise LostPeerError(
-            f"REST port {port} of {host} is not available ({error.strerror or error}), expected a free port"
-        ) from error
-    try:
-        yield
-    finally:
-        await runner.cleanup()
+    with JsonProcess() as json_process:
+        app = application(service, access.token, json_process)
+        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=END_SECS)
+        await runner.setup()
+        try:
+            await LimitedSite(runner, host, port, access).start()
+        except OSError as error:
+            await runner.cleanup()
+            raise LostPeerError(
+                f"REST port {port} of {host} is not available ({error.strerror or error}), expected a free port"
+            ) from error
+        try:
+            yield
+        finally:
+            await runner.cleanup()
 
 
-def application(service: ModelService, token: str) -> web.Application:
+def application(service: ModelService, token: str, json_process: JsonProcess) -> web.Application:
     """The routes of the protocol; health needs no token."""
 
     @web.middleware
@@ -76,7 +77,7 @@ def application(service: ModelService, token: str) -> web.Application:
             return found
 
     app = web.Application(middlewares=[errors_as_json], client_max_size=service.max_query_bytes)
-    handlers = _Handlers(service)
+    handlers = _Handlers(service, json_process)
     model = "/v2/models/{model}"
     app.add_routes(
         [
@@ -94,8 +95,9 @@ def application(service: ModelService, token: str) -> web.Application:
 class _Handlers:
     """The handlers of all routes."""
 
-    def __init__(self, service: ModelService) -> None:
+    def __init__(self, service: ModelService, json_process: JsonProcess) -> None:
         self._service = service
+        self._json = json_process
 
     async def live(self, request: web.Request) -> web.Response:
         """Whether the server answers."""
@@ -124,9 +126,9 @@ class _Handlers:
         model, version = _model(request)
         self._service.require_model(model)
         body = await request.read()
-        parse = partial(parse_query, model, version, body, request.headers.get(JSON_LENGTH))
+        parse = partial(self._json.query, model, version, body, request.headers.get(JSON_LENGTH))
         query, answer = await self._service.infer(parse, "rest")
-        content, length = answer_body(answer, query)
+        content, length = await self._json.answer_body(answer, query)
         if length is None:
             return web.Response(body=content, content_type="application/json")
         return web.Response(body=content, content_type="application/octet-stream", headers={JSON_LENGTH: str(length)})

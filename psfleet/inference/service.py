@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from psfleet.inference.batches import Batcher
 from psfleet.inference.ensemble import Ensemble
@@ -72,7 +72,7 @@ class ModelService:
         self.require_model(model)
         return self.is_ready and version in ("", self._ensemble.version)
 
-    async def infer(self, parse: Callable[[], Query], protocol: str) -> tuple[Query, Answer]:
+    async def infer(self, parse: Callable[[], Awaitable[Query]], protocol: str) -> tuple[Query, Answer]:
         """Answers a query, and returns it, too.
 
         Args:
@@ -87,7 +87,7 @@ class ModelService:
         try:
             if self._is_draining:
                 raise QueryError(Status.UNAVAILABLE, f"the service of {self.name} ends")
-            query = parse()
+            query = await parse()
             answer, num_members = await self._answer(query)
             result = DONE
         except QueryError as error:

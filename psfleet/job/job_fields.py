@@ -127,6 +127,11 @@ class JobFields(Section):
         return self.fleet.processes if is_fixed else self.fleet.worker_limit
 
     @property
+    def most_loaders(self) -> int:
+        """The largest number of loaders of a running fleet: beyond that of workers they have none to read for."""
+        return self.input.num_loaders if self.input.is_dynamic else self.input.num_loaders and self.most_workers
+
+    @property
     def monitored(self) -> dict[str, Monitored]:
         """The sections that watch a metric of the evaluations, by their names in the job file."""
         sections = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Self
 
@@ -18,15 +19,22 @@ class Request(Section):
         job: The resolved job of the model, as JSON.
         checkpoint: Path or URL of a checkpoint; None: the weights are in a file.
         weights: A safetensors file with all tensors by name; None: they are in a checkpoint.
+        files: Names of the model's files that a worker fetches from its driver first; none: it reads them itself. With
+            names, `checkpoint` or `weights` is a name, too.
         data: `module:callable` of the data set.
         workers: Number of workers: worker i predicts the batches i, i + workers and so on.
+        attempt: Changes if the driver begins again without the shares of an earlier attempt.
+        complete: Indices of the workers whose shares the driver has.
     """
 
     job: str
     checkpoint: str | None = None
     weights: str | None = None
+    files: tuple[str, ...] = ()
     data: str
     workers: PositiveInt
+    attempt: str = ""
+    complete: tuple[int, ...] = ()
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -34,8 +42,8 @@ class Request(Section):
         return cls.model_validate_json((folder / REQUEST).read_bytes())
 
     def write(self, folder: Path) -> None:
-        """Writes it into a folder."""
-        (folder / REQUEST).write_text(self.model_dump_json(), encoding="utf-8")
+        """Writes it into a folder, as a whole."""
+        replace_file(folder / REQUEST, self.model_dump_json())
 
 
 class Output(Section):
@@ -60,12 +68,14 @@ class Share(Section):
         counts: Number of examples of each of its batches.
         num_examples: Of the whole data set.
         checksum: Of all features of the whole data set.
+        attempt: That of the request.
     """
 
     outputs: list[Output]
     counts: list[PositiveInt]
     num_examples: PositiveInt
     checksum: int
+    attempt: str = ""
 
     @classmethod
     def read(cls, folder: Path, index: int) -> Self:
@@ -74,11 +84,11 @@ class Share(Section):
         Raises:
             FileNotFoundError: It is not complete.
         """
-        return cls.model_validate_json(_file(folder, index).read_bytes())
+        return cls.model_validate_json(share_file(folder, index).read_bytes())
 
     def write(self, folder: Path, index: int) -> None:
         """Completes the share of a worker."""
-        replace_file(_file(folder, index), self.model_dump_json())
+        replace_file(share_file(folder, index), self.model_dump_json())
 
 
 def values_file(folder: Path, index: int, output: int) -> Path:
@@ -86,5 +96,11 @@ def values_file(folder: Path, index: int, output: int) -> Path:
     return folder / f"share-{index}-{output}.bin"
 
 
-def _file(folder: Path, index: int) -> Path:
+def share_file(folder: Path, index: int) -> Path:
+    """The file of `Share`."""
     return folder / f"share-{index}.json"
+
+
+def is_name_of_share(index: int, name: str) -> bool:
+    """Whether a file of this name belongs to the share of a worker."""
+    return re.fullmatch(rf"share-{index}(\.json|-(0|[1-9][0-9]*)\.bin)", name) is not None

@@ -13,7 +13,7 @@ UNIONS = ("optimizer", "schedule")
 """Fields whose section depends on its `name` or `kind`, which pydantic inserts after the field in the path."""
 UNIONS_BY_NAME = ("optimizers",)
 """Mappings of names to such sections: the member is inserted after the name."""
-OTHER_WORDS = {"lr": "learning_rate", "epochs": "steps", "rho": "decay"}
+OTHER_WORDS = {"lr": "learning_rate", "epochs": "steps", "rho": "decay", "padding": "pad"}
 """Fields by a common name that is not similar."""
 IN_YAML = {" or (instance of|object to extract) .*": "", "a valid dictionary": "a mapping", " after validation": ""}
 """Words of pydantic about Python, as patterns, and what takes their place for readers of a YAML file."""

@@ -35,7 +35,7 @@ class Follower:
         """Stops following; whether no other command follows the fleet. None begins to do so before the block's end."""
         if self._lock is None:
             return True
-        # NFS would keep the share while it asks for the whole lock: of two commands at once, neither were the last.
+        # On NFS a refused request for all of the lock keeps the share: of two commands at once none would be the last.
         fcntl.flock(self._lock, fcntl.LOCK_UN)
         return try_lock(self._lock, fcntl.LOCK_EX)
 

@@ -208,6 +208,9 @@ class Platform(WatchedPlatform, Protocol):
     def scale(self, job: Job, workers: int) -> None:
         """Changes the number of workers and spares together."""
 
+    def scale_loaders(self, job: Job, loaders: int) -> None:
+        """Changes the number of loaders; those with the highest indices are removed."""
+
     def remove(self, name: str, results: bool) -> bool:
         """Removes a fleet, and with `results` its checkpoints and reports; whether there was anything to remove."""
 

@@ -1,4 +1,4 @@
-"""Starts, scales and ends fleets on any platform."""
+"""Starts and ends fleets on any platform."""
 
 from __future__ import annotations
 
@@ -63,27 +63,6 @@ def _is_started(platform: Platform, request: Request) -> bool:
         return True
     is_permanent = any(member.ends_run for member in members)
     return is_same and not request.fresh and (chief.exit_code == DONE or is_permanent)
-
-
-def scale(platform: Platform, name: str, workers: int) -> None:
-    """Changes the number of workers and spares together of a fleet that trains.
-
-    Raises:
-        UsageError: It does not train, or `workers` is too few for a step or more than the job allows.
-    """
-    chief = chief_of(require(platform, name))
-    if chief is None or chief.is_over:
-        raise UsageError(f"fleet {name} does not run, expected one that trains")
-    if chief.activity:
-        raise UsageError(f"fleet {name} is {named(chief.activity)}, expected a training run")
-    job = platform.job(name)
-    has_parts = job.fleet.parts > 1
-    # Which process a platform ends is not known: it can be a part of any replica.
-    least, most = job.fleet.processes if has_parts else job.least_workers, job.most_workers
-    if not least <= workers <= most:
-        limit = "the workers of its graphs" if has_parts or job.update.is_in_graph else "fleet.max_workers"
-        raise UsageError(f"--workers {workers}: expected {least} to {most}, the least that make a step and {limit}")
-    platform.scale(job, workers)
 
 
 def down(platform: Platform, name: str, results: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -10,9 +11,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from pydantic import ValidationError
 
 from psfleet.errors import ProgramError, PsfleetError, UsageError
-from psfleet.job.prediction_files import Output, Share, values_file
+from psfleet.job.prediction_files import Output, Share, share_file, values_file
 
 NPZ, PARQUET = ".npz", ".parquet"
 GROUP_BYTES = 32 << 20
@@ -27,6 +29,29 @@ def require_format(out: Path) -> None:
         raise UsageError(f"--out {out}: expected a file in a folder that exists")
     if out.suffix == PARQUET and find_spec("pyarrow") is None:
         raise UsageError(f"--out {out}: pyarrow is not installed, expected pip install 'psfleet[parquet]', or {NPZ}")
+
+
+def complete_share(folder: Path, index: int, attempt: str) -> Share | None:
+    """The share of a worker; None: it is not complete, or of an earlier attempt.
+
+    Raises:
+        PsfleetError: Its files do not fit each other, as after a power failure.
+    """
+    try:
+        share = Share.read(folder, index)
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise PsfleetError(f"{share_file(folder, index)} is damaged, expected a share") from error
+    if share.attempt != attempt:
+        return None
+    for number, output in enumerate(share.outputs):
+        path = values_file(folder, index, number)
+        expected = sum(share.counts) * math.prod(output.shape) * np.dtype(output.dtype).itemsize
+        found = path.stat().st_size if path.is_file() else 0
+        if found != expected:
+            raise PsfleetError(f"{path} has {found} bytes, expected {expected}")
+    return share
 
 
 class Shares:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from psfleet.checkpoint import versions
 from psfleet.checkpoint.location import parse
+from psfleet.checkpoint.manifest import MANIFEST, Checkpoint
 from psfleet.checkpoint.recorded_program import recorded_program
 from psfleet.errors import UsageError
-from psfleet.job.job import Job, job_from_json
+from psfleet.job.job import Job
+from psfleet.job.prediction_files import Request
 from psfleet.launch.runs import has_live_run
 from psfleet.serving.sources import best_trials, study_folder
+
+CHECKPOINT, WEIGHTS = "checkpoint", "weights.safetensors"
+"""Names under which containers fetch the files of the model: in this folder, or this file."""
 
 
 @dataclass(frozen=True)
@@ -22,15 +28,48 @@ class Source:
         job: The job that trained it; `program` is found in `folder`.
         folder: Searched first for the program.
         name: For readers: `step 400` or `trial 7`.
-        checkpoint: Path or URL of the checkpoint; None: there is a file with weights.
-        weights: Path of that file; None: there is a checkpoint.
+        program: The program of the job as its own folder has it, where `folder` is not.
+        checkpoint: The checkpoint; None: there is a file with weights.
+        weights: That file; None: there is a checkpoint.
     """
 
     job: Job
     folder: Path
     name: str
-    checkpoint: str | None = None
-    weights: str | None = None
+    program: str
+    checkpoint: Checkpoint | None = None
+    weights: Path | None = None
+
+    def request(self, data: str, workers: int) -> Request:
+        """What workers of this machine predict, which read the model themselves; arguments as of `Request`."""
+        folder = None if self.checkpoint is None else self.checkpoint.folder
+        return Request(
+            job=self.job.model_dump_json(),
+            checkpoint=None if folder is None else str(folder.absolute() if isinstance(folder, Path) else folder),
+            weights=None if self.weights is None else str(self.weights.absolute()),
+            data=data,
+            workers=workers,
+        )
+
+    def request_of_containers(self, data: str, workers: int) -> Request:
+        """What containers predict: they fetch `files`, but read a store themselves, and have the program."""
+        names = {"weights": WEIGHTS} if self.weights is not None else {"checkpoint": CHECKPOINT}
+        changes: dict[str, Any] = {"job": self.job.model_copy(update={"program": self.program}).model_dump_json()}
+        if files := self.files():
+            changes |= {"files": tuple(files), **names}
+        return self.request(data, workers).model_copy(update=changes)
+
+    def files(self) -> dict[str, Path]:
+        """The files of the model, by the names under which containers fetch them; none if it is in a store."""
+        if self.weights is not None:
+            return {WEIGHTS: self.weights}
+        assert self.checkpoint is not None, "a source has one of the two"
+        folder = self.checkpoint.folder
+        if not isinstance(folder, Path):
+            return {}
+        return {
+            f"{CHECKPOINT}/{name}": folder / name for name in (MANIFEST, *(part.file for part in self.checkpoint.parts))
+        }
 
 
 def find(text: str, step: int | None, best: bool) -> Source:
@@ -50,13 +89,12 @@ def find(text: str, step: int | None, best: bool) -> Source:
         return _best_trial(folder)
     checkpoint = versions.find(source, step, best, isinstance(source, Path) and has_live_run(source))
     job, program_folder = recorded_program(checkpoint)
-    return Source(job, program_folder, f"step {checkpoint.step}", checkpoint=str(checkpoint.folder))
+    return Source(job, program_folder, f"step {checkpoint.step}", job.program, checkpoint=checkpoint)
 
 
 def _best_trial(folder: Path) -> Source:
     _, trials = best_trials(folder, 1)
     if not trials:
         raise UsageError(f"{folder}: the best trial has no weights, expected a study with a complete trial")
-    ((number, found),) = trials.items()
-    job = job_from_json(found.job, f"trial {number}")
-    return Source(job, folder, f"trial {number}", weights=found.weights)
+    (found,) = trials
+    return Source(found.job_here(), folder, f"trial {found.number}", found.job.program, weights=found.weights)

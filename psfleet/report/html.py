@@ -144,8 +144,21 @@ def _key_numbers(report: Report) -> list[tuple[str, str]]:
         (f"gradients pushed{since}", count_text(gradients.pushed)),
         ("gradients used", f"{count_text(gradients.used)}{_share(gradients.used, gradients.pushed)}"),
         ("gradients dropped", f"{count_text(gradients.dropped)}{_share(gradients.dropped, gradients.pushed)}"),
+        *_data(report),
         ("generation", count_text(report.generation)),
         ("restarts", count_text(report.restarts)),
+    ]
+
+
+def _data(report: Report) -> list[tuple[str, str]]:
+    """What became of the examples with dynamic sharding."""
+    data = report.data
+    if data is None:
+        return []
+    epochs = count_text(data.ended_epochs)
+    return [
+        ("examples delivered", count_text(data.delivered)),
+        (f"examples lost in {epochs} epochs", count_text(data.lost)),
     ]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from psfleet.addresses import Address
 from psfleet.errors import BadJobError
+from psfleet.job.prediction_order import PredictionOrder
 from psfleet.job.service_access import ServiceAccess
 from psfleet.job.trial_access import TrialAccess
 
@@ -83,6 +84,11 @@ def choice(name: str, text: str, value: str) -> bool:
 def trial_access(name: str, text: str) -> TrialAccess | None:
     """Access to a study, or None if the variable is empty; raises BadJobError."""
     return TrialAccess.from_json(*document(name, text, "access to a study")) if text else None
+
+
+def prediction_order(name: str, text: str) -> PredictionOrder | None:
+    """What a driver predicts, or None if the variable is empty; raises BadJobError."""
+    return PredictionOrder.from_json(*document(name, text, "what to predict")) if text else None
 
 
 def service_access(name: str, text: str) -> ServiceAccess | None:

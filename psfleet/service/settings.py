@@ -11,6 +11,7 @@ from psfleet.addresses import DATA_PORT, Address, TfConfig, parse_tf_config
 from psfleet.errors import BadJobError
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.job import Job, job_from_json
+from psfleet.job.prediction_order import PredictionOrder
 from psfleet.job.sections import Device
 from psfleet.job.service_access import ServiceAccess
 from psfleet.job.trial_access import TrialAccess
@@ -22,6 +23,7 @@ FLEET = "PSFLEET_FLEET"
 TRIALS = "PSFLEET_TRIALS"
 DRIVER = "PSFLEET_DRIVER"
 STUDY = "PSFLEET_STUDY"
+PREDICTION = "PSFLEET_PREDICTION"
 SERVICE = "PSFLEET_SERVICE"
 PROGRAM_FOLDER = "PSFLEET_PROGRAM_FOLDER"
 RUN = "PSFLEET_RUN"
@@ -70,7 +72,7 @@ class Settings:
         index: Index of the ps or worker; -1: the worker leases one from ps 0.
         ps: Addresses of all parameter servers, by index.
         address: Address at which peers reach this process.
-        loaders: Addresses of all loaders, by index.
+        loaders: Addresses of all loaders, by index, and in containers of those that can be added.
         out: The run folder.
         parent_pid: Process id of the launcher; this process is killed when the launcher dies. 0: none.
         cause: Cause of the restart of this process; empty at its first start.
@@ -86,6 +88,7 @@ class Settings:
         is_held: Whether the chief holds a new attempt of the run at the step that it starts from: see `psfleet.start`.
         trials: The study whose trials this worker takes; None: it takes none.
         study: The study that this process drives, as JSON; empty: none.
+        prediction: What this process has predicted, as a driver; None: nothing.
         driver: Address of the driver of this worker's study or prediction; None: it started this process.
         service: The service that this front or member belongs to; None: it belongs to none.
     """
@@ -110,6 +113,7 @@ class Settings:
     is_held: bool = False
     trials: TrialAccess | None = None
     study: str = ""
+    prediction: PredictionOrder | None = None
     driver: Address | None = None
     service: ServiceAccess | None = None
     loaders: tuple[Address, ...] = ()
@@ -153,6 +157,7 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         is_held=values.choice(HOLD, env.get(HOLD, ""), HELD_AT_START),
         trials=values.trial_access(TRIALS, env.get(TRIALS, "")),
         study=env.get(STUDY, ""),
+        prediction=values.prediction_order(PREDICTION, env.get(PREDICTION, "")),
         driver=values.address(DRIVER, env[DRIVER]) if env.get(DRIVER) else None,
         service=values.service_access(SERVICE, env.get(SERVICE, "")),
         loaders=tuple(values.address(LOADERS, text) for text in env.get(LOADERS, "").split(",") if text),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from psfleet.errors import UsageError
 from psfleet.files import only_user
-from psfleet.inference.access import Access, is_in_clear_text, read_access
+from psfleet.inference.access import ClientAccess, is_in_clear_text, read_access
 from psfleet.job.service_access import FrontOptions, Mode
 from psfleet.plurals import counted
 from psfleet.service.process_environment import require_tensorflow
@@ -102,7 +102,7 @@ def _require_free(option: str, host: str, port: int) -> None:
             raise UsageError(f"{option} {port} of {host}: {error.strerror or error}, expected a free port") from error
 
 
-def _is_ready(options: FrontOptions, access: Access) -> bool:
+def _is_ready(options: FrontOptions, access: ClientAccess) -> bool:
     host = ANY_HOSTS.get(options.host, options.host)
     if access.certificate is None:
         connection = http.client.HTTPConnection(host, options.rest_port, timeout=1.0)

@@ -12,11 +12,36 @@ from psfleet.checkpoint.location import parse
 from psfleet.checkpoint.recorded_program import recorded_program
 from psfleet.errors import NoCheckpointError, UsageError
 from psfleet.job import trial_records
-from psfleet.job.job import job_from_json
+from psfleet.job.job import Job, job_from_json
 from psfleet.job.service_access import MemberSource
 from psfleet.sweep import results
 from psfleet.sweep.database import DATABASE, opened, optuna_module, storage_errors
 from psfleet.sweep.loaded_study import load_study
+
+
+@dataclass(frozen=True)
+class KeptTrial:
+    """A complete trial whose weights are there.
+
+    Attributes:
+        number: Of the trial.
+        job: That trained it.
+        folder: Of the study's results.
+    """
+
+    number: int
+    job: Job
+    folder: Path
+
+    @property
+    def weights(self) -> Path:
+        """The file of its weights."""
+        return trial_records.weights_file(self.folder, self.number).absolute()
+
+    def job_here(self) -> Job:
+        """The job with a program that is found in `folder`, wherever that of the study is."""
+        _, _, name = self.job.program.partition(":")
+        return self.job.model_copy(update={"program": f"{results.BEST_PROGRAM}:{name}"})
 
 
 @dataclass(frozen=True)
@@ -83,11 +108,11 @@ def of_study(folder: Path, top: int) -> Sources:
             f"--top {top}: {folder} has weights of the best {len(kept)} trials, expected at most as many; `keep` of "
             "the study file says how many are kept"
         )
-    return Sources(name, tuple(kept.values()))
+    return Sources(name, tuple(map(_member, kept)))
 
 
-def best_trials(folder: Path, top: int) -> tuple[str, dict[int, MemberSource]]:
-    """The name of a study, and those of its best trials whose weights are there, by their numbers, the best one first.
+def best_trials(folder: Path, top: int) -> tuple[str, list[KeptTrial]]:
+    """The name of a study, and those of its best trials whose weights are there, the best one first.
 
     Raises:
         UsageError: The folder has no study or several, or Optuna is not installed.
@@ -101,18 +126,20 @@ def best_trials(folder: Path, top: int) -> tuple[str, dict[int, MemberSource]]:
             raise UsageError(f"{folder} has {len(names)} studies, expected one")
         study = optuna.load_study(study_name=names[0], storage=storage)
         best = results.best_of(study.direction.name.lower(), study.get_trials(deepcopy=False))[:top]
-    kept = [trial for trial in best if trial_records.weights_file(folder, trial.number).is_file()]
-    return names[0], {trial.number: _trial(folder, trial) for trial in kept}
+    kept = [_kept(folder, trial) for trial in best]
+    return names[0], [each for each in kept if each.weights.is_file()]
 
 
-def _trial(folder: Path, trial: Any) -> MemberSource:
+def _kept(folder: Path, trial: Any) -> KeptTrial:
     job = job_from_json(trial.user_attrs[trial_records.JOB], f"trial {trial.number}")
-    _, _, name = job.program.partition(":")
+    return KeptTrial(trial.number, job, folder)
+
+
+def _member(trial: KeptTrial) -> MemberSource:
     return MemberSource(
-        # The module beside the results finds the program wherever the study's job file is.
-        job=job.model_copy(update={"program": f"{results.BEST_PROGRAM}:{name}"}).model_dump_json(),
-        weights=str(trial_records.weights_file(folder, trial.number).absolute()),
-        program_folder=str(folder.absolute()),
+        job=trial.job_here().model_dump_json(),
+        weights=str(trial.weights),
+        program_folder=str(trial.folder.absolute()),
     )
 
 

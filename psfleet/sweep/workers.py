@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from psfleet import errors
-from psfleet.driver.processes import ProcessWorker
-from psfleet.driver.silence import Silence
-from psfleet.driver.worker import Worker, is_end_by_program
-from psfleet.errors import LostPeerError, PsfleetError
-from psfleet.job import trial_records
+from psfleet.driver.processes import process_workers
+from psfleet.driver.watcher import End, WatchedWorker, WorkerWatcher
+from psfleet.driver.worker import Worker
+from psfleet.errors import PsfleetError
 from psfleet.job.trial_access import TrialAccess
-from psfleet.processes.child import TRIAL_WORKER, Task
+from psfleet.processes.child import TRIAL_WORKER
 from psfleet.service import settings
-from psfleet.service.cpu import num_cores, threads_each
 from psfleet.sweep.loaded_study import LoadedStudy
 from psfleet.sweep.storage import StoredStudy
 from psfleet.sweep.study_file import Study
@@ -34,8 +31,7 @@ def access_to(study: Study, socket: str = "") -> TrialAccess:
     )
 
 
-@contextmanager
-def processes(loaded: LoadedStudy, folder: Path, socket: str, number: int) -> Iterator[Sequence[Worker]]:
+def processes(loaded: LoadedStudy, folder: Path, socket: str, number: int) -> AbstractContextManager[Sequence[Worker]]:
     """Context manager for workers that are processes of this machine.
 
     Args:
@@ -43,36 +39,8 @@ def processes(loaded: LoadedStudy, folder: Path, socket: str, number: int) -> It
         socket: See `TrialAccess`.
         number: Of workers.
     """
-    access = access_to(loaded.study, socket)
-    workers = []
-    for index in range(number):
-        environment = {
-            settings.TRIALS: access.model_dump_json(),
-            settings.PROGRAM_FOLDER: str(loaded.folder.resolve()),
-            settings.OUT: str(folder.absolute()),
-            settings.INDEX: str(index),
-            settings.THREADS: str(threads_each(num_cores(), number)),
-        }
-        task = Task(TRIAL_WORKER, index, environment, folder / "logs" / f"worker-{index}.log")
-        workers.append(ProcessWorker(task, trial_records.life_file(folder, index)))
-    yield workers
-
-
-@dataclass
-class TrialWorker:
-    """One worker: its process, and the number of its trial.
-
-    Attributes:
-        task: The process.
-        silence: How long the process has given no sign of life.
-        trial: Its trial; None: it is idle.
-        deaths: In a row, without a finished trial.
-    """
-
-    task: Worker
-    silence: Silence
-    trial: int | None = None
-    deaths: int = 0
+    environment = {settings.TRIALS: access_to(loaded.study, socket).model_dump_json()}
+    return process_workers(TRIAL_WORKER, number, environment, loaded.folder, folder)
 
 
 class Workers:
@@ -90,32 +58,31 @@ class Workers:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stored = stored
-        self._start_secs = loaded.deadlines.start_secs
-        self._clock = clock
-        self._seen = clock()
-        self._workers = [TrialWorker(each, Silence(each.newest_sign, loaded.deadlines, clock)) for each in workers]
+        self._watcher = WorkerWatcher(workers, loaded.deadlines, clock)
+        # Numbers of the trials of workers that are not idle, by the worker's index.
+        self._trials: dict[int, int] = {}
 
     def start(self) -> None:
         """Starts all processes."""
-        for worker in self._workers:
-            self._stored.assign(worker.task.index, None)
-            worker.silence.restart()
-            worker.task.start()
+        for worker in self._watcher.workers:
+            self._stored.assign(worker.index, None)
+        self._watcher.start()
 
-    def idle(self) -> list[TrialWorker]:
+    def idle(self) -> list[WatchedWorker]:
         """The workers that can be given a trial."""
-        return [worker for worker in self._workers if worker.trial is None and worker.task.is_there()]
+        return [each for each in self._watcher.workers if each.index not in self._trials and each.worker.is_there()]
 
-    def assign(self, worker: TrialWorker, trial: Any) -> None:
+    def assign(self, worker: WatchedWorker, trial: Any) -> None:
         """Gives an idle worker a trial."""
-        worker.trial = trial.number
-        self._stored.assign(worker.task.index, trial)
+        self._trials[worker.index] = trial.number
+        self._stored.assign(worker.index, trial)
 
     def release(self, finished: set[int]) -> None:
         """Makes the workers idle whose trials have finished."""
-        for worker in self._workers:
-            if worker.trial in finished:
-                worker.trial, worker.deaths = None, 0
+        for worker in self._watcher.workers:
+            if self._trials.get(worker.index) in finished:
+                del self._trials[worker.index]
+                worker.deaths = 0
 
     def revive(self) -> list[str]:
         """Starts processes again that have ended or give no sign of life, and has their trials repeated.
@@ -127,55 +94,36 @@ class Workers:
             LostPeerError: A worker dies again and again, or no worker was there for `deadlines.start_secs`.
             PsfleetError: A worker failed in a way that would recur.
         """
-        texts = []
-        there = [worker for worker in self._workers if worker.task.is_there()]
-        if there:
-            self._seen = self._clock()
-        elif self._clock() - self._seen > self._start_secs:
-            raise LostPeerError(f"no worker was there for {self._start_secs:g} s, expected {len(self._workers)}")
-        for worker in there:
-            if worker.task.exit_code() is not None:
-                texts.append(self._revive(worker, worker.task.cause_of_end()))
-            elif worker.silence.is_too_long():
-                # It reports nothing from here on, also if it was frozen and continues.
-                worker.task.kill()
-                texts.append(self._revive(worker, f"no sign of life for {worker.silence.limit_secs:g} s"))
-        return texts
+        return [self._revive(end) for end in self._watcher.ends()]
 
-    def _revive(self, worker: TrialWorker, cause: str) -> str:
-        task, code = worker.task, worker.task.exit_code()
-        who = f"worker {task.index}"
-        if worker.trial is not None and code is not None and is_end_by_program(code, task.failure() is not None):
-            return self._fail(worker, f"the program ended {who} with exit code {code}")
-        if code in errors.PERMANENT_CODES:
-            error = PsfleetError(f"{who} failed: {cause}")
-            error.exit_code = code
+    def _revive(self, end: End) -> str:
+        worker = end.watched
+        trial = self._trials.get(worker.index)
+        if trial is not None and end.is_by_program:
+            return self._fail(worker, trial, f"the program ended {worker} with exit code {end.code}")
+        if end.code in errors.PERMANENT_CODES:
+            error = PsfleetError(f"{worker} failed: {end.cause}")
+            error.exit_code = end.code
             raise error
-        worker.deaths += 1
-        if worker.deaths > MAX_DEATHS:
-            raise LostPeerError(f"{who} died {worker.deaths} times without a finished trial, last: {cause}")
-        text = f"{who} died ({cause}) and is started again"
-        self._stored.assign(task.index, None)
-        if worker.trial is not None:
-            if self._stored.lose(worker.trial, f"{who} died: {cause}"):
-                text += f"; trial {worker.trial} is lost"
-            worker.trial = None
-        worker.silence.restart()
-        task.start(cause or "it ended")
+        worker.count_death(end.cause, MAX_DEATHS, " without a finished trial")
+        self._stored.assign(worker.index, None)
+        text = f"{worker} died ({end.cause}) and is started again"
+        if trial is not None:
+            del self._trials[worker.index]
+            if self._stored.lose(trial, f"{worker} died: {end.cause}"):
+                text += f"; trial {trial} is lost"
+        worker.start(end.cause)
         return text
 
-    def _fail(self, worker: TrialWorker, cause: str) -> str:
+    def _fail(self, worker: WatchedWorker, trial: int, cause: str) -> str:
         """Fails the trial of a worker, whose repetition would end as it did, and starts the worker again."""
-        assert worker.trial is not None, "the worker has a trial"
-        self._stored.assign(worker.task.index, None)
-        self._stored.fail(worker.trial, cause)
-        text = f"{cause}, which is started again; trial {worker.trial} has failed"
-        worker.trial, worker.deaths = None, 0
-        worker.silence.restart()
-        worker.task.start(cause)
-        return text
+        self._stored.assign(worker.index, None)
+        self._stored.fail(trial, cause)
+        del self._trials[worker.index]
+        worker.deaths = 0
+        worker.start(cause)
+        return f"{cause}, which is started again; trial {trial} has failed"
 
     def close(self) -> None:
         """Nothing is left to do for the workers: what they still train is repeated by the next driver."""
-        for worker in self._workers:
-            worker.task.close()
+        self._watcher.close()

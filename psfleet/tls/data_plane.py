@@ -42,7 +42,7 @@ class DataPlane(Protocol):
     Attributes:
         own: Address on which TensorFlow of this process listens.
         ps: By index, the address at which it reaches each ps.
-        loaders: By index, the address at which it reaches the dispatcher of each loader.
+        loaders: By index, the address at which it reaches the dispatcher of each loader, once it has met it.
     """
 
     own: Address
@@ -72,6 +72,13 @@ class DataPlane(Protocol):
             LostPeerError: The tunnel does not start.
         """
 
+    def meet_loader(self, index: int) -> None:
+        """Makes a loader reachable for TensorFlow of this worker; again: nothing.
+
+        Raises:
+            LostPeerError: A tunnel does not start.
+        """
+
     def release(self, run: str) -> None:
         """Releases what `meet` has opened for the workers of a run, which is over on this ps."""
 
@@ -92,6 +99,9 @@ class Direct:
         del run, worker
         at = Address.parse(address)
         return WorkerRoute(at, at)
+
+    def meet_loader(self, index: int) -> None:
+        """See DataPlane; nothing is needed."""
 
     def release(self, run: str) -> None:
         """See DataPlane; nothing was opened."""
@@ -119,14 +129,13 @@ class Tunnelled:
         self.loaders = tuple(loader_ports(loader)[0] for loader in range(len(settings.loaders)))
         self._tunnels = tunnels
         self._host = settings.address.host
+        self._loader_addresses = settings.loaders
+        self._met_loaders: set[int] = set()
         accept = Address(ANY_HOST, settings.address.port).tunnel
         self._open(accept, self.own.data, *_callers(settings, role), dials=False)
         if role == "worker":
             for local, address in zip(self.ps, settings.ps, strict=True):
                 self._dial(local, address, "ps")
-            for loader, address in enumerate(settings.loaders):
-                for local, remote in zip(loader_ports(loader), (address, address.batches), strict=True):
-                    self._dial(local, remote, "loader")
 
     def check(self) -> None:
         """See DataPlane."""
@@ -137,6 +146,14 @@ class Tunnelled:
         local, peer = run_address(run, worker), Address.parse(address)
         self._dial(local, peer, "worker")
         return WorkerRoute(local, local if peer.host == self._host else Address(peer.host, peer.tunnel_port))
+
+    def meet_loader(self, index: int) -> None:
+        """See DataPlane. One thread of a worker calls it."""
+        if index not in self._met_loaders:
+            address = self._loader_addresses[index]
+            for local, remote in zip(loader_ports(index), (address, address.batches), strict=True):
+                self._dial(local, remote, "loader")
+            self._met_loaders.add(index)
 
     def release(self, run: str) -> None:
         """See DataPlane; this ps ends with its run, and its tunnels with it."""

@@ -62,6 +62,9 @@ class FleetTunnels:
             self._met[run].add(local.data)
         return WorkerRoute(local, Address(peer.host, peer.tunnel_port))
 
+    def meet_loader(self, index: int) -> None:
+        """See DataPlane; only workers of runs, whose plane is another one, read from loaders."""
+
     def release(self, run: str) -> None:
         """See DataPlane."""
         with self._lock:

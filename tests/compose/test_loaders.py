@@ -1,4 +1,4 @@
-"""Loaders in containers: a killed one costs no step and changes no weight; one that is lost for good is named."""
+"""Loaders in containers: a killed, added or removed one changes no weight; one that is lost for good is named."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.images import WORKER_IMAGE, docker
 import psfleet
 from psfleet.checkpoint.store import newest
 from psfleet.checkpoint.tensors import read_tensors
-from psfleet.errors import LOST_PEERS
+from psfleet.errors import LOST_PEERS, USAGE
 from psfleet.job.job import load_job
 from psfleet.launch.status import statuses
 from psfleet.manifests.certificates_folder import certificates_folder
@@ -134,5 +134,28 @@ def test_with_tls_only_workers_get_into_a_loader_and_a_killed_one_costs_no_step(
     both = [f"{seen.name}-loader-0"] * 2
     assert found == {"others": [], "loader": [], "worker": both, "without": [], "ports": []}
     assert "".join(logs).count('"event": "loader_lost"') == 1
+    assert (report.gradients.pushed, report.gradients.used) == (2 * STEPS, 2 * STEPS)
+    np.testing.assert_allclose(weights(seen.out), expected, rtol=0, atol=1e-6)
+
+
+def test_the_number_of_loaders_changes_during_training_and_no_weight_does(tmp_path: Path) -> None:
+    job = {**JOB, "tls": True, "fleet": {"ps": 1, "workers": 2}, "input": {"from": "loaders"}}
+    with fleet(tmp_path / "job", PACE_SECS, programs=(PROGRAM,), **job) as seen:
+        seen.up()
+        seen.wait_for_step(5)
+        seen.run("scale", seen.name, "--loaders", "2")
+        seen.wait_for(lambda: seen.entries("loader_changed", "worker"), START_SECS, "worker 1 to change its loader")
+        rows = [(row.index, row.state) for row in statuses(Compose(), seen.name) if row.role == "loader"]
+        seen.run("scale", seen.name, "--loaders", "1")
+        seen.wait_for(lambda: seen.entries("loader_lost", "worker"), START_SECS, "worker 1 to lose that loader")
+        left = [row.index for row in statuses(Compose(), seen.name) if row.role == "loader"]
+        assert "expected 1 to 4, fleet.max_workers" in seen.run("scale", seen.name, "--loaders", "5", code=USAGE)
+        seen.hurry()
+        assert seen.end() == 0, seen.tails()
+        report = Report.read(seen.out)
+        changed = [*seen.entries("loader_changed"), *seen.entries("loader_lost")]
+        expected = unloaded(tmp_path / "unloaded", seen)
+    assert (rows, left) == ([(0, "running"), (1, "running")], [0])
+    assert not changed, "the chief keeps loader 0"
     assert (report.gradients.pushed, report.gradients.used) == (2 * STEPS, 2 * STEPS)
     np.testing.assert_allclose(weights(seen.out), expected, rtol=0, atol=1e-6)

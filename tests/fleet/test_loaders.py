@@ -51,14 +51,14 @@ def trained(folder: Path, source: dict[str, Any], **sections: Any) -> np.ndarray
 
 
 def test_a_killed_loader_costs_no_step_and_changes_no_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = 800
+    steps = 200
     train = {**job()["train"], "steps": steps}
     expected = trained(tmp_path / "own", {"from": "worker"}, train=train)
     # A proxy for the outside, which connects nobody to a loader.
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     loaded = job(input={"from": "loaders", "loaders": 2}, train=train)
-    with training(tmp_path, step_secs=0.03, programs=(MODULE,), **loaded) as fleet:
-        fleet.wait_for_step(5)
+    with training(tmp_path, step_secs=0.1, programs=(MODULE,), **loaded) as fleet:
+        fleet.wait_for_step(2)
         fleet.kill("loader", 0)
         fleet.wait_for(lambda: fleet.entries("loader_lost"), START_SECS, "worker 0 to lose its loader")
         fleet.wait_for(lambda: fleet.entries("restarted"), START_SECS, "the chief to find the restarted loader")

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support import commands
 from support.exported_run import BIAS, KERNEL, X, trained, with_checkpoint
-from support.served import serving
+from support.served import is_alive, query, serving
 
+from psfleet.inference.json_process import MAX_READ_BYTES
 from psfleet.job.service_access import MODES
+from psfleet.polling import wait_until
 from psfleet.processes.ports import free_addresses
 
 END_SECS = 90.0
@@ -82,3 +88,34 @@ def test_four_members_that_wait_take_as_long_as_one(tmp_path: Path, mode: str) -
                 assert answer["parameters"]["members"] == f"{number} of {number}"
             secs.append(time.monotonic() - began)
     assert 4 * secs[0] / secs[1] >= 3.6, secs
+
+
+@pytest.mark.extended
+def test_the_process_that_reads_large_json_ends_with_its_front(tmp_path: Path) -> None:
+    trained(tmp_path)
+    large = query(np.ones([MAX_READ_BYTES // 8, 2]))
+    with serving(tmp_path, ["."]) as service:
+        readers = []
+        for _ in range(2):
+            with service.client() as client:
+                status, _ = client.status_and_content("POST", "/v2/models/net/infer", large)
+            assert status == 200
+            (reader,) = children(service.pid("front"))
+            readers.append(reader)
+            front = service.pid("front")
+            os.kill(front, signal.SIGKILL)
+            wait_until(lambda reader=reader: not is_alive(reader), END_SECS, "the end of the process")
+            wait_until(lambda front=front: service.pid("front") != front, END_SECS, "the next front")
+            service.await_members("1 of 1")
+    assert len(set(readers)) == 2
+
+
+def children(pid: int) -> list[int]:
+    """The process ids of the children of a process that run psfleet's process for JSON."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == pid and b"psfleet.inference.json_process" in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found

@@ -17,6 +17,7 @@ from support.served import serving
 from psfleet.checkpoint.parts import ShardContent
 from psfleet.checkpoint.whole import write_whole
 from psfleet.job.job import parse_job
+from psfleet.job.service_access import BETWEEN_GRAPH, IN_GRAPH
 from psfleet.layout import EmbeddingContent, EmbeddingSpec, Layout, TensorSpec
 
 END_SECS = 90.0
@@ -96,19 +97,26 @@ NUMBERS = [
 
 
 @pytest.mark.parametrize(
-    ("make", "inputs", "data", "names"),
+    ("make", "mode", "inputs", "data", "names"),
     first_rows(
         [
-            (hashed_run, [TEXTS], "row_program:users", {"predictions": "output_0"}),
-            (graph_run, NUMBERS, "graph_data:features", {"logits": "logits", "label": "label"}),
+            (hashed_run, BETWEEN_GRAPH, [TEXTS], "row_program:users", {"predictions": "output_0"}),
+            (hashed_run, IN_GRAPH, [TEXTS], "row_program:users", {"predictions": "output_0"}),
+            (graph_run, BETWEEN_GRAPH, NUMBERS, "graph_data:features", {"logits": "logits", "label": "label"}),
+            (graph_run, IN_GRAPH, NUMBERS, "graph_data:features", {"logits": "logits", "label": "label"}),
         ]
     ),
 )
 def test_answers_are_those_of_psfleet_predict(
-    tmp_path: Path, make: Callable[[Path], None], inputs: list[dict[str, Any]], data: str, names: dict[str, str]
+    tmp_path: Path,
+    make: Callable[[Path], None],
+    mode: str,
+    inputs: list[dict[str, Any]],
+    data: str,
+    names: dict[str, str],
 ) -> None:
     make(tmp_path)
-    with serving(tmp_path, ["."], probe={"inputs": inputs}) as service, service.client() as client:
+    with serving(tmp_path, ["."], "--members", mode, probe={"inputs": inputs}) as service, service.client() as client:
         status, answer = client.status_and_content("POST", "/v2/models/net/infer", {"inputs": inputs})
         assert (status, answer["model_version"]) == (200, "3"), answer
     done = commands.psfleet(

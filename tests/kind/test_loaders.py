@@ -69,6 +69,12 @@ def loader_events(space: Space) -> list[Object]:
     return [entry for entry in entries if entry.get("event") == "restarted"]
 
 
+def lost_loaders(space: Space) -> list[Object]:
+    """What worker 1 has logged of loaders that it has lost."""
+    entries = space.entries(space.pods("worker")[-1]["metadata"]["name"])
+    return [entry for entry in entries if entry.get("event") == "loader_lost"]
+
+
 def reaches(space: Space, component: str, host: str, port: int) -> bool:
     """Whether a pod of a component gets a connection."""
     pod = space.pods(component)[0]["metadata"]["name"]
@@ -100,3 +106,18 @@ def test_a_lost_loader_costs_no_step_and_all_pods_end_well(space: Space, tmp_pat
     assert (report.gradients.pushed, report.gradients.used) == (2 * STEPS, 2 * STEPS)
     np.testing.assert_allclose(weights(out), unloaded(tmp_path / "unloaded", path), rtol=0, atol=1e-6)
     assert "loader is ready" in (out / "logs" / "loader-0.log").read_text()
+
+
+def test_the_number_of_loaders_changes_during_training_and_no_weight_does(space: Space, tmp_path: Path) -> None:
+    path = job_file(space, "scaled")
+    up = space.start("up", path)
+    space.wait_for_step("scaled", 5, START_SECS)
+    space.psfleet("scale", "scaled", "--loaders", "1")
+    wait_until(lambda: lost_loaders(space), RECOVERY_SECS, "worker 1 to lose its loader", poll_secs=1)
+    space.psfleet("scale", "scaled", "--loaders", "3")
+    wait_until(lambda: len(space.pods("loader")) >= 3, RECOVERY_SECS, "the pods of loaders", poll_secs=1)
+    assert up.wait(RECOVERY_SECS + COMMAND_SECS) == 0, space.printed(up)
+    out = space.folder / "runs" / "scaled"
+    report = Report.read(out)
+    assert (report.gradients.pushed, report.gradients.used) == (2 * STEPS, 2 * STEPS)
+    np.testing.assert_allclose(weights(out), unloaded(tmp_path / "unloaded", path), rtol=0, atol=1e-6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,9 @@ from psfleet.job.job import Job, parse_job
 from psfleet.job.update import Update
 from psfleet.layout import EmbeddingSpec, Layout, Losses, Tables, TensorSpec
 from psfleet.polling import wait_until
-from psfleet.processes.ports import free_addresses
 from psfleet.tf import ShardVariables, container_name
-from psfleet.tf.server import boot
 from psfleet.tf.towers import tower_devices
+from support.tf_servers import tf_server
 from worker_service.frontends.interface import FrontEnd, TrainingGraph
 from worker_service.session import WorkerSession
 from worker_service.session_start import SessionStart
@@ -34,6 +33,7 @@ from worker_service.step import StepGraph
 from worker_service.towers import divided
 
 RUN = "fleet"
+CONTAINER = container_name(RUN, 1)
 SIZE = 16
 """Elements of each tensor: a bucket of its own."""
 BUCKET_BYTES = 4 * SIZE
@@ -115,12 +115,13 @@ class GraphFleet:
     @contextmanager
     def worker(self, index: int, step_secs: float = STEP_SECS) -> Iterator[InProcessWorker]:
         """Opens a worker's session; on a server of its own, as a process has."""
-        (own,) = free_addresses(1)
-        boot(own, None, self.job.device.virtual_cpus)
         step = _step_graph(self.job.model_dump_json(), index, self.front_end)
         deadlines = self.job.deadlines.model_copy(update={"step_secs": step_secs})
         job = self.job.model_copy(update={"deadlines": deadlines})
-        with WorkerSession(step, job, self.ps, own, index) as session:
+        with (
+            tf_server([CONTAINER], self.job.device.virtual_cpus) as own,
+            WorkerSession(step, job, self.ps, own, index) as session,
+        ):
             yield InProcessWorker(session, session.start(), self.threads)
 
     def die_between_pushes(self, worker: InProcessWorker, x: float, local_step: int, number: int | None = None) -> None:
@@ -185,20 +186,17 @@ def graph_fleet(
     layout = _layout(job, front_end)
     specs = (*layout.parameters.specs, *layout.state.specs, *layout.frozen.specs)
     values = values or {spec.name: np.zeros(spec.shape, spec.dtype) for spec in specs}
-    ps = free_addresses(num_ps)
-    shards = [
-        ShardGraph(
-            boot(address, None), ShardPlan(RUN, 1, shard, job, layout, Path()), 0, _content(layout, shard, values)
-        )
-        for shard, address in enumerate(ps)
-    ]
     sizes = _queue_sizes(job.model_dump_json(), front_end)["gradients"].graph
-    with ThreadPoolExecutor() as threads, tf.compat.v1.Session(f"grpc://{ps[0].data}", graph=sizes) as queues:
-        try:
-            yield GraphFleet(job, layout, ps, shards, threads, front_end, queues)
-        finally:
-            for shard in shards:
-                shard.close()
+    with ExitStack() as stack:
+        ps = [stack.enter_context(tf_server([CONTAINER])) for _ in range(num_ps)]
+        threads = stack.enter_context(ThreadPoolExecutor())
+        queues = stack.enter_context(tf.compat.v1.Session(f"grpc://{ps[0].data}", graph=sizes))
+        shards = []
+        for shard, address in enumerate(ps):
+            plan, content = ShardPlan(RUN, 1, shard, job, layout, Path()), _content(layout, shard, values)
+            shards.append(ShardGraph(f"grpc://{address.data}", plan, 0, content))
+            stack.callback(shards[-1].close)
+        yield GraphFleet(job, layout, ps, shards, threads, front_end, queues)
 
 
 def _content(layout: Layout, shard: int, values: Mapping[str, np.ndarray]) -> ShardContent:
@@ -227,6 +225,6 @@ def _queue_sizes(job_json: str, front_end: FrontEnd) -> dict[str, tf.Tensor]:
     """The number of elements in each queue of the first shard that may be waited for."""
     job = Job.model_validate_json(job_json)
     with tf.Graph().as_default():
-        layout, container = _layout(job, front_end), container_name(RUN, 1)
-        variables = ShardVariables(layout, 0, job.fleet.worker_limit, container, device="")
+        layout = _layout(job, front_end)
+        variables = ShardVariables(layout, 0, job.fleet.worker_limit, CONTAINER, device="")
         return {name: getattr(variables, name).size() for name in ("gradients", "waiting")}

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from psfleet.inference.access import Access
+from psfleet.inference.access import ClientAccess
 from psfleet.inference.batches import Batcher, Inputs
 from psfleet.inference.ensemble import Ensemble
 from psfleet.inference.metrics import ServiceMetrics
@@ -16,7 +16,7 @@ from psfleet.inference.service import ModelService
 from psfleet.inference.tensors import ModelMetadata, TensorMetadata
 from psfleet.processes.ports import free_addresses
 
-EVERYONE = Access()
+EVERYONE = ClientAccess()
 METADATA = ModelMetadata(
     inputs=(
         TensorMetadata(name="a", datatype="FP16", shape=(-1, 2)),
@@ -37,7 +37,12 @@ class _Link:
         self._ensemble.reply(0, self, number, Prediction(3, [2 * inputs[0], inputs[1]]), 0.0)
 
 
-def with_service(use: Callable[[int], Awaitable[Any]], protocol: Any = serving_rest, access: Access = EVERYONE) -> Any:
+def with_service(
+    use: Callable[[int], Awaitable[Any]],
+    protocol: Any = serving_rest,
+    access: ClientAccess = EVERYONE,
+    max_query_bytes: int = 10_000,
+) -> Any:
     """Has a service serve on a port while `use` runs; its result."""
     (address,) = free_addresses(1)
 
@@ -45,7 +50,7 @@ def with_service(use: Callable[[int], Awaitable[Any]], protocol: Any = serving_r
         ensemble = Ensemble("net", 1, 1.0)
         assert not ensemble.join(0, _Link(ensemble), 3, METADATA)
         batcher = Batcher(ensemble.ask, 64, 0.0, asyncio.get_running_loop().time)
-        service = ModelService("net", ensemble, batcher, ServiceMetrics("net"), 10_000)
+        service = ModelService("net", ensemble, batcher, ServiceMetrics("net"), max_query_bytes)
         async with protocol(service, "127.0.0.1", address.port, access):
             return await use(address.port)
 

@@ -68,7 +68,7 @@ class ScriptedPlatform:
         former: What `scaled_away` returns.
         job_error: What `job` raises.
         driven: What `activity` returns.
-        applied, scaled, removed: What was asked for.
+        applied, scaled, scaled_loaders, removed: What was asked for.
         keeps_results: Whether the results of a fleet that is down are there.
     """
 
@@ -102,6 +102,7 @@ class ScriptedPlatform:
         self.ended_for_good: set[str] = set()
         self.applied: list[Request] = []
         self.scaled: list[int] = []
+        self.scaled_loaders: list[int] = []
         self.removed: list[bool] = []
 
     def render(self, request: Request, out: Path | None, command: str) -> str:
@@ -178,6 +179,10 @@ class ScriptedPlatform:
     def scale(self, job: Job, workers: int) -> None:
         """See `Platform`."""
         self.scaled.append(workers)
+
+    def scale_loaders(self, job: Job, loaders: int) -> None:
+        """See `Platform`."""
+        self.scaled_loaders.append(loaders)
 
     def remove(self, name: str, results: bool) -> bool:
         """See `Platform`."""

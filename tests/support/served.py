@@ -35,6 +35,7 @@ class Served:
         process: The command.
         num_members: Of the service.
         probe: A query that has an answer.
+        model: Its name.
     """
 
     folder: Path
@@ -44,6 +45,7 @@ class Served:
     num_members: int
     screen: Path = field(repr=False)
     probe: Mapping[str, Any] = field(repr=False)
+    model: str
 
     def client(self) -> RestClient:
         """A client with a connection of its own."""
@@ -58,7 +60,7 @@ class Served:
         """Waits until answers are made of so many members."""
         with self.client() as client:
             wait_until(
-                lambda: client.status_and_content("POST", "/v2/models/net/infer", self.probe), secs,
+                lambda: client.status_and_content("POST", f"/v2/models/{self.model}/infer", self.probe), secs,
                 f"answers of {members}", done=lambda found: found[1].get("parameters") == {"members": members},
             )  # fmt: skip
 
@@ -130,6 +132,7 @@ def serving(
     *options: str,
     num_members: int = 0,
     probe: Mapping[str, Any] | None = None,
+    model: str = "net",
 ) -> Iterator[Served]:
     """Serves runs during the block, ready at its start; the command ends by SIGTERM."""
     (address,) = free_addresses(1)
@@ -141,7 +144,7 @@ def serving(
     )  # fmt: skip
     served = Served(
         folder / "service", address.port, address.control_port, process, num_members or len(runs), screen,
-        probe or query([[0, 0]]),
+        probe or query([[0, 0]]), model,
     )  # fmt: skip
     try:
         wait_until(lambda: "is ready" in screen.read_text() or process.poll() is not None, READY_SECS, "the service")

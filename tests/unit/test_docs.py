@@ -105,7 +105,7 @@ def test_every_field_is_documented_with_its_description(name: str, model: type[B
 
 
 def test_the_example_job_is_valid_and_shows_every_section() -> None:
-    whole, asynchronous, averaging, ssp, padded, tables, several, towers, parted, watching, plateau, stored = (
+    whole, asynchronous, averaging, ssp, dynamic, padded, tables, several, towers, parted, watching, plateau, stored = (
         re.findall(r"```yaml\n(.*?)```", (DOCS / "job-file.md").read_text(encoding="utf-8"), re.DOTALL)
     )
     content = yaml.safe_load(whole)
@@ -117,6 +117,7 @@ def test_the_example_job_is_valid_and_shows_every_section() -> None:
     assert parse_job(content | yaml.safe_load(asynchronous)).update.stale.bound == 8
     assert parse_job(content | yaml.safe_load(averaging)).update.round_steps == 10
     assert parse_job(content | yaml.safe_load(ssp)).update.bound == 3
+    assert parse_job(content | yaml.safe_load(dynamic)).input.is_dynamic
     assert parse_job(content | yaml.safe_load(padded)).input.bucket_boundaries == [8, 16, 32]
     assert parse_job(content | yaml.safe_load(towers)).device.replicas == "auto"
     assert parse_job(content | yaml.safe_load(parted) | {"tls": False}).fleet.replicas == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import statistics
@@ -100,12 +101,18 @@ def max_lines(name: str) -> int:
     return MAX_TEST_FILE_LINES if name.startswith("tests/") else MAX_FILE_LINES
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a file."""
+    return ast.parse(path.read_text())
+
+
 def function_lengths() -> dict[str, int]:
     """Lines of each function, from its `def` to its last line, by `path:line name`."""
     return {
         f"{path.relative_to(ROOT)}:{node.lineno} {node.name}": (node.end_lineno or 0) - node.lineno + 1
         for path in sources()
-        for node in statements(ast.parse(path.read_text()))
+        for node in statements(parsed(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
 
@@ -113,7 +120,7 @@ def function_lengths() -> dict[str, int]:
 def imported(path: Path, modules: Collection[str]) -> set[str]:
     """Those of the modules that a file imports; of a package, what it imports from it."""
     found = set()
-    for node in statements(ast.parse(path.read_text())):
+    for node in statements(parsed(path)):
         if isinstance(node, ast.ImportFrom):
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= {name if name in modules else str(node.module) for name in names}

@@ -40,9 +40,16 @@ class _Pass:
 
 @dataclass
 class _Part:
-    """The passes of one loader: those of each of its processes, in the order in which these were seen."""
+    """The passes of one loader.
+
+    Attributes:
+        processes: Those of each of its processes by number, in the order in which these were seen.
+        newest: By process and worker process, the newest pass that it has begun.
+        present: The present process.
+    """
 
     processes: dict[str, dict[int, _Pass]] = field(default_factory=dict)
+    newest: dict[tuple[str, str], int] = field(default_factory=dict)
     present: str = ""
 
     def epochs(self) -> Iterator[tuple[int, str, int, _Pass]]:
@@ -83,20 +90,21 @@ class DataEpochs:
                         self._merge(process, each)
             if alive:
                 self._alive = {process for process, is_alive in alive.items() if is_alive}
+                # A worker that has begun no pass is starting.
+                self._alive &= {reader for part in self._parts.values() for _, reader in part.newest}
 
     def record(self) -> DataReading | None:
         """What the report says; None: no worker has reported anything."""
         with self._lock:
-            epochs = self._epochs()
+            size = self._size()
+            epochs = self._epochs(size)
             if not epochs:
                 return None
-            sizes = [part.size() for part in self._parts.values()]
-            num_examples = sum(size for size in sizes if size is not None)
         lost = [epoch.lost for epoch in epochs if epoch.lost is not None]
         shown = [epoch for epoch in epochs if epoch.lost or epoch.epoch > epochs[-1].epoch - REPORTED_EPOCHS]
         return DataReading(
             sharding="dynamic",
-            num_examples=None if None in sizes else num_examples,
+            num_examples=size,
             delivered=sum(epoch.delivered for epoch in epochs),
             lost=sum(lost),
             ended_epochs=len(lost),
@@ -105,26 +113,31 @@ class DataEpochs:
 
     def _merge(self, reader: str, reported: pb.Pass) -> None:
         """Loaders that were told at different times have different counts: the newest are the highest."""
-        processes = self._parts.setdefault(reported.loader, _Part()).processes
-        by_reader = processes.setdefault(reported.process, {}).setdefault(reported.number, _Pass()).by_reader
+        part = self._parts.setdefault(reported.loader, _Part())
+        at = reported.process, reader
+        part.newest[at] = max(part.newest.get(at, 0), reported.number)
+        by_reader = part.processes.setdefault(reported.process, {}).setdefault(reported.number, _Pass()).by_reader
         known = by_reader.get(reader)
         if known is None or (known.examples, known.ended) <= (reported.examples, reported.ended):
             by_reader[reader] = reported
 
-    def _epochs(self) -> list[DataEpoch]:
+    def _size(self) -> int | None:
+        """Examples of the data set; None: unknown."""
+        sizes = [part.size() for part in self._parts.values()]
+        return None if None in sizes else sum(size for size in sizes if size is not None)
+
+    def _epochs(self, size: int | None) -> list[DataEpoch]:
         passes: dict[int, dict[int, tuple[_Pass, bool]]] = {}
         for loader, part in self._parts.items():
             for epoch, process, number, each in part.epochs():
                 passes.setdefault(epoch, {})[loader] = each, self._is_over(part, process, number)
-        return [self._epoch(epoch, passes[epoch]) for epoch in sorted(passes)]
+        return [self._epoch(epoch, passes[epoch], size) for epoch in sorted(passes)]
 
-    def _epoch(self, epoch: int, passes: dict[int, tuple[_Pass, bool]]) -> DataEpoch:
+    def _epoch(self, epoch: int, passes: dict[int, tuple[_Pass, bool]], size: int | None) -> DataEpoch:
         delivered = sum(each.delivered for each, _ in passes.values())
-        sizes = [part.size() for part in self._parts.values()]
         is_over = len(passes) == len(self._parts) and all(over for _, over in passes.values())
-        if not is_over or None in sizes:
+        if not is_over or size is None:
             return DataEpoch(epoch=epoch, delivered=delivered, lost=None)
-        size = sum(size for size in sizes if size is not None)
         return DataEpoch(epoch=epoch, delivered=delivered, lost=max(0, size - delivered))
 
     def _is_over(self, part: _Part, process: str, number: int) -> bool:
@@ -133,11 +146,11 @@ class DataEpochs:
         return all(self._has_passed(part, process, passes, number, reader) for reader in self._alive)
 
     def _has_passed(self, part: _Part, process: str, passes: dict[int, _Pass], number: int, reader: str) -> bool:
-        read = [at for at, each in passes.items() if reader in each.by_reader]
-        if not read:
+        newest = part.newest.get((process, reader))
+        if newest is None:
             # It may have an example that it has not counted, unless the process is gone.
             return process != part.present
         own = passes[number].by_reader.get(reader)
         if own is not None and not own.ended:
             return False
-        return max(read) > number or passes[max(read)].by_reader[reader].lost
+        return newest > number or passes[newest].by_reader[reader].lost

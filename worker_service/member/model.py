@@ -18,6 +18,7 @@ from psfleet.inference.tensors import BYTES, ModelMetadata, TensorMetadata, data
 from psfleet.job.job import Job, job_from_json
 from psfleet.job.program import load_program
 from psfleet.job.service_access import MemberSource
+from psfleet.job.user_code import user_code
 from worker_service.predictions.names import INPUT, of_outputs, protocol_names
 from worker_service.predictions.predictor import predictor
 from worker_service.predictions.weights import Weights, of_checkpoint, of_trial
@@ -69,7 +70,8 @@ class ServedModel:
         self._predictor = predictor(load_program(job, folder), job, weights, named=of_outputs)
         structure = self._predictor.features
         specs = tf.nest.flatten(structure)
-        places = protocol_names(tf.nest.pack_sequence_as(structure, list(range(len(specs)))), INPUT)
+        with user_code(job, "naming the inputs"):
+            places = protocol_names(tf.nest.pack_sequence_as(structure, list(range(len(specs)))), INPUT)
         self.metadata = ModelMetadata(
             inputs=_metadata({name: specs[at] for name, at in sorted(places.items(), key=lambda item: item[1])}),
             outputs=_metadata(self._predictor.outputs()),

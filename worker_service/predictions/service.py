@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 
 from psfleet.checkpoint.location import parse
 from psfleet.checkpoint.manifest import read_manifest
-from psfleet.errors import ProgramError
-from psfleet.job import trial_records
+from psfleet.errors import LostPeerError, ProgramError, StorageError
 from psfleet.job.job import Job, job_from_json
-from psfleet.job.prediction_files import Request
-from psfleet.job.program import GraphProgram, KerasProgram, load_callable, load_program
+from psfleet.job.prediction_files import REQUEST, Request
+from psfleet.job.program import load_callable, load_program
 from psfleet.job.sections import Device
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
@@ -23,28 +22,48 @@ from psfleet.tf.batching import batched, check_padding
 from psfleet.tf.program_data import read_within_deadline
 from psfleet.tf.server import session_config
 from worker_service.build_deadline import DEADLINES
+from worker_service.driver_link import DriverLink, linked
 from worker_service.input_pipeline import PREFETCHED_BATCHES
 from worker_service.predictions.names import features_of
-from worker_service.predictions.predictor import Predictor, predictor
+from worker_service.predictions.predictor import predictor
 from worker_service.predictions.share import write_share
-from worker_service.predictions.weights import of_checkpoint, of_trial
+from worker_service.predictions.weights import Weights, of_checkpoint, of_trial
 from worker_service.random_data import is_random
 from worker_service.trial.signs_of_life import SignsOfLife
 
+STAY_SECS = 1.0
+"""Interval in which a worker whose share is complete looks whether the driver has begun again."""
+
 
 def serve(settings: Settings, stop: Stop) -> int:
-    """Writes the share of this worker; returns the exit code.
+    """Completes the share of this worker; in a container, waits then until the driver ends this process.
+
+    Returns:
+        The exit code.
 
     Raises:
         UsageError: The program cannot predict.
         ProgramError: The program or the data set failed.
+        ReplacedError: Another process is this worker.
         StoppedError: A signal stopped this worker.
     """
-    request = Request.read(settings.out)
+    with linked(settings) as link:
+        life = SignsOfLife(link.beat, fail=link.fail)
+        life.start()
+        request = Request.read(link.fetch(REQUEST).parent)
+        if settings.index not in request.complete:
+            _complete(request, settings, link, life, stop)
+        if settings.driver is not None:
+            _stay(request, link, life, stop)
+    return 0
+
+
+def _complete(request: Request, settings: Settings, link: DriverLink, life: SignsOfLife, stop: Stop) -> None:
+    """Predicts the share of this worker, and delivers it."""
     job = job_from_json(request.job, "job of the model")
-    life = SignsOfLife.in_file(trial_records.life_file(settings.out, settings.index))
-    life.start()
     _prepare(job.device)
+    for name in request.files:
+        link.fetch(name)
     life.begin(
         f"program {job.program!r} and data set {request.data!r} to be loaded", DEADLINES * job.deadlines.first_secs
     )
@@ -53,9 +72,26 @@ def serve(settings: Settings, stop: Stop) -> int:
     of_data = job.model_copy(update={"program": request.data})
     data = data_set(of_data, settings.program_folder)
     batches = batched(data, job, job.evaluate.batch_size or job.train.batch_size).prefetch(PREFETCHED_BATCHES)
-    found = _loaded(request, program, job, features_of(batches.element_spec))
-    write_share(found, batches, of_data, request, settings.out, settings.index, life, stop)
-    return 0
+    found = predictor(program, job, _weights(request, job, link.folder), features_of(batches.element_spec))
+    write_share(found, batches, of_data, request, link, settings.index, life, stop)
+
+
+def _stay(request: Request, link: DriverLink, life: SignsOfLife, stop: Stop) -> None:
+    """Waits until a sign of life ends this process; does not return.
+
+    Raises:
+        LostPeerError: The driver was started again, and has lost the share.
+    """
+    life.begin("the driver")
+    while not stop.event.wait(STAY_SECS):
+        found = request
+        # A driver that does not answer may be started again; how long this process waits is up to the signs of life.
+        # A sign of life that ends this process removes the folder.
+        with suppress(LostPeerError, StorageError, OSError):
+            found = Request.read(link.fetch(REQUEST).parent)
+        if found.attempt != request.attempt:
+            raise LostPeerError("the driver has begun again without the share of this worker")
+    raise stop.error()
 
 
 def data_set(job: Job, folder: Path) -> tf.data.Dataset:
@@ -94,8 +130,14 @@ def _prepare(device: Device) -> None:
         tf.config.experimental.set_memory_growth(gpu, True)
 
 
-def _loaded(request: Request, program: KerasProgram | GraphProgram, job: Job, features: Any) -> Predictor:
+def _weights(request: Request, job: Job, folder: Path) -> Weights:
+    """The weights of the model.
+
+    Args:
+        folder: Has the files that were fetched; without any, the path of the model is absolute.
+    """
     if request.weights is not None:
-        return predictor(program, job, of_trial(request.weights, job.train.steps), features)
+        return of_trial(str(folder / request.weights), job.train.steps)
     assert request.checkpoint is not None, "the request has one of the two"
-    return predictor(program, job, of_checkpoint(read_manifest(parse(request.checkpoint))), features)
+    location = parse(request.checkpoint)
+    return of_checkpoint(read_manifest(folder / location if isinstance(location, Path) else location))

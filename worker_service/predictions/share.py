@@ -13,9 +13,10 @@ import tensorflow as tf
 
 from psfleet.errors import ProgramError, StorageError
 from psfleet.job.job import Job
-from psfleet.job.prediction_files import Output, Request, Share, values_file
+from psfleet.job.prediction_files import Output, Request, Share, share_file, values_file
 from psfleet.service.process import Stop
 from psfleet.tf.program_data import batches_explained
+from worker_service.driver_link import DriverLink
 from worker_service.input_pipeline import read
 from worker_service.predictions.names import features_of
 from worker_service.predictions.predictor import Predictor
@@ -27,7 +28,7 @@ def write_share(
     batches: tf.data.Dataset,
     job: Job,
     request: Request,
-    folder: Path,
+    link: DriverLink,
     index: int,
     life: SignsOfLife,
     stop: Stop,
@@ -37,12 +38,14 @@ def write_share(
     Args:
         batches: Of the whole data set.
         job: With the callable of the data set as its program, for errors.
+        link: To the driver, which gets the share when it is complete.
 
     Raises:
         ProgramError: The data are empty, the program failed, or predictions do not have a row for each example.
         StorageError: The share cannot be written.
         StoppedError: A signal stopped this worker.
     """
+    folder = link.folder
     num_features = len(tf.nest.flatten(features_of(batches.element_spec)))
     checksum, num_examples, counts = 0, 0, []
     life.begin("batch 1", job.deadlines.first_secs)
@@ -62,8 +65,16 @@ def write_share(
             life.begin(f"batch {number + 2}", job.deadlines.first_secs)
         if not num_examples:
             raise ProgramError(f"program {job.program!r}: the data set is empty, expected examples")
+    # Each delivery has a deadline of its own.
+    life.begin("the share to be delivered")
+    share = Share(
+        outputs=values.outputs, counts=counts, num_examples=num_examples, checksum=checksum, attempt=request.attempt
+    )
     with _storage_errors(folder):
-        Share(outputs=values.outputs, counts=counts, num_examples=num_examples, checksum=checksum).write(folder, index)
+        for output in range(len(share.outputs)):
+            link.deliver(values_file(folder, index, output))
+        share.write(folder, index)
+        link.deliver(share_file(folder, index))
 
 
 class _Values:

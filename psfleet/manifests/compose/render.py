@@ -76,8 +76,8 @@ def render(job: Job, job_file: Path, folder: Path | None = None, paused: bool = 
     paths = Paths(job_file, folder)
     ps, _ = container_addresses(job)
     services = {f"ps-{index}": _ps(job, ps, paths, index) for index in range(num_own_ps(job))}
-    services |= {f"loader-{index}": _loader(job, ps, paths, index) for index in range(job.input.num_loaders)}
-    serving = list(services)
+    services |= {f"loader-{index}": _loader(job, ps, paths, index) for index in range(job.most_loaders)}
+    serving = [name for name, service in services.items() if "profiles" not in service]
     services["worker"] = _worker(job, ps, paths, serving)
     services["chief"] = _chief(job, ps, paths, serving, paused)
     services["tensorboard"] = _tensorboard(job)
@@ -99,13 +99,14 @@ def _ps(job: Job, ps: list[Address], paths: Paths, index: int) -> Service:
 
 
 def _loader(job: Job, ps: list[Address], paths: Paths, index: int) -> Service:
-    """Mounts what workers do: their data sets name files by the same paths. It has no way out, as it calls no ps."""
+    """Mounts what workers do, without a way out. One that `psfleet scale` can add only starts when it is named."""
     address = loader_addresses(job)[index]
     own = {settings.INDEX: str(index), settings.ADDRESS: address.data}
     service = member(job, ps, "loader", job.container.worker_image, job.container.loader, own)
     service["volumes"] += paths.mounts(job)
     networks = {FLEET: {"aliases": [monitoring.ALIAS, address.host]}}
-    return service | {"entrypoint": list(container.LOADER), "networks": networks}
+    profiles: Service = {} if index < job.input.num_loaders else {"profiles": ["added"]}
+    return service | {"entrypoint": list(container.LOADER), "networks": networks} | profiles
 
 
 def _worker(job: Job, ps: list[Address], paths: Paths, serving: list[str]) -> Service:

@@ -123,8 +123,8 @@ def addresses(job: Job) -> list[Address]:
 
 
 def loader_addresses(job: Job) -> list[Address]:
-    """As `addresses`, of the loaders."""
-    hosts = (f"{component_name(job.name, LOADER)}-{index}.{job.name}" for index in range(job.input.num_loaders))
+    """As `addresses`, of the loaders, and of those that `psfleet scale` can add."""
+    hosts = (f"{component_name(job.name, LOADER)}-{index}.{job.name}" for index in range(job.most_loaders))
     return [Address(host, DATA_PORT) for host in hosts]
 
 

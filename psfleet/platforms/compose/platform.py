@@ -27,14 +27,12 @@ from psfleet.platforms.compose.activities import activity_of
 from psfleet.platforms.compose.containers import (
     PROJECT,
     RESTARTING,
-    WORKING_DIR,
     archives,
     end_container,
     environment_of,
     member_of,
     memory_kills,
     place_of,
-    place_on_fleet,
     require_run,
     start_containers,
 )
@@ -42,6 +40,7 @@ from psfleet.platforms.compose.engine import translate_errors
 from psfleet.platforms.compose.exec import ContainerCommand, running
 from psfleet.platforms.compose.fleet_labels import ensure_certificates, renew_certificates
 from psfleet.platforms.compose.requests import require_startable, text_of
+from psfleet.platforms.compose.scaling import scale_loaders, scale_workers
 from psfleet.platforms.compose.volume_reader import remove_readers, volume_reader
 from psfleet.platforms.standing.fleet_folder import one_command
 from psfleet.service import settings
@@ -171,12 +170,12 @@ class Compose:
     @translate_errors()
     def scale(self, job: Job, workers: int) -> None:
         """See `Platform`."""
-        engine.require_plugin()
-        chief = self._chief(job.name)
-        home = Path(chief.labels[WORKING_DIR])
-        text = file_text(job, home / "job.yaml", None, "psfleet scale", place=place_on_fleet(chief))
-        arguments = ["up", "-d", "--no-recreate", "--no-deps", "--scale", f"worker={workers - 1}", "worker"]
-        engine.compose(project(job.name), text, home, *arguments)
+        scale_workers(job, self._chief(job.name), workers)
+
+    @translate_errors()
+    def scale_loaders(self, job: Job, loaders: int) -> None:
+        """See `Platform`."""
+        scale_loaders(job, self._chief(job.name), self._containers(job.name), loaders)
 
     @translate_errors()
     def remove(self, name: str, results: bool) -> bool:

@@ -13,11 +13,11 @@ from psfleet.job.activity import Activity
 from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import Job, job_from_json
 from psfleet.launch.platform import Member, Request
-from psfleet.manifests.kubernetes.names import CHIEF, JOB_KEY, WORKER, component_name, first_index
+from psfleet.manifests.kubernetes.names import CHIEF, JOB_KEY, LOADER, WORKER, component_name, first_index
 from psfleet.manifests.kubernetes.on_fleet import require_served
 from psfleet.manifests.kubernetes.render import manifests_text, workers_job
 from psfleet.manifests.kubernetes.tls_secrets import ensure_certificates, tls_secrets
-from psfleet.platforms.kubernetes.api import Cluster, translate_errors
+from psfleet.platforms.kubernetes.api import Cluster
 from psfleet.platforms.kubernetes.events import WaitReasons
 from psfleet.platforms.kubernetes.exec import PodCommand, execute, running
 from psfleet.platforms.kubernetes.fleet_record import recorded
@@ -27,6 +27,7 @@ from psfleet.platforms.kubernetes.objects import FleetObjects, wait_until_gone
 from psfleet.platforms.kubernetes.pods import pods_of
 from psfleet.platforms.kubernetes.renewal import Renewal, renewal_of
 from psfleet.platforms.kubernetes.requests import activity_of, rendered, require_kind
+from psfleet.platforms.kubernetes.scaling import scale_job
 from psfleet.platforms.kubernetes.volume_reader import packed
 from psfleet.polling import wait_until
 
@@ -187,23 +188,21 @@ class Kubernetes:
 
     def scale(self, job: Job, workers: int) -> None:
         """See `Platform`. A fleet that began with its chief alone has no Job of other workers yet."""
-        name, others = component_name(job.name, WORKER), workers - 1
+        others = workers - 1
         jobs = {place_of(each)[1]: each for each in self._cluster.jobs(job.name)}
         if WORKER in jobs:
-            # A Job that needs no completion is complete, and would not start anything again.
-            spec = {"parallelism": others, **({"completions": others} if others else {})}
-            with translate_errors(f"scale Job {name}"):
-                self._cluster.batch.patch_namespaced_job(name, self._cluster.namespace, {"spec": spec})
+            scale_job(self._cluster, component_name(job.name, WORKER), others)
         elif others:
             content = workers_job(job, program_items(jobs[CHIEF]), others, on_fleet(jobs[CHIEF]))
             self._objects.apply(job.name, [content])
             self._objects.set_owner([content], jobs[CHIEF])
 
-    def remove(self, name: str, results: bool) -> bool:
-        """See `Platform`. Waits until the pods and the volume are gone.
+    def scale_loaders(self, job: Job, loaders: int) -> None:
+        """See `Platform`."""
+        scale_job(self._cluster, component_name(job.name, LOADER), loaders)
 
-        A fleet may have no Jobs: the API refused one of its objects, or has deleted the Jobs some time after their end.
-        """
+    def remove(self, name: str, results: bool) -> bool:
+        """See `Platform`. Waits until all is gone. A fleet may have no Jobs: one was refused, or deleted at the end."""
         jobs, claims = self._cluster.jobs(name), self._cluster.claims(name) if results else []
         require_own_chief(jobs)
         pods = self._cluster.pods(name) if jobs else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.data.experimental.ops import testing
 
 import psfleet
 
@@ -20,19 +21,26 @@ def build(gates: str = "", step_secs: float = 0.0) -> psfleet.GraphProgram:
         step_secs: Seconds for an example.
     """
 
-    def paced(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        # Of an element: TensorFlow looks for the files of a constant pattern once.
-        name = tf.where(tf.math.is_nan(y[0]), "", "pace")
-        num_found = tf.size(tf.raw_ops.MatchingFiles(pattern=tf.strings.join([gates, name], "/")))
-        until = tf.timestamp() + step_secs * tf.cast(num_found, tf.float64)
-        (waited,) = tf.while_loop(lambda now: now < until, lambda now: tf.timestamp(), [tf.timestamp()])
-        return x, y + tf.cast(waited * 0, tf.float32)
-
     def train(shard_index: int, num_shards: int) -> tf.data.Dataset:
         examples = tf.data.Dataset.range(EXAMPLES).shard(num_shards, shard_index).map(_example)
-        return examples.map(paced) if step_secs else examples
+        return paced(examples, f"{gates}/pace", step_secs) if step_secs else examples
 
     return psfleet.GraphProgram(loss=_loss, train=train)
+
+
+def paced(examples: tf.data.Dataset, file: str, secs: float) -> tf.data.Dataset:
+    """Sleeps before each example while there is a file: a loop until the time has passed would occupy a core."""
+    at_once = tf.data.Dataset.from_tensors(0.0).repeat()
+    late = at_once.apply(testing.sleep(round(secs * 1e6)))
+
+    def which(number: tf.Tensor) -> tf.Tensor:
+        # Of an element: TensorFlow looks for the files of a constant pattern once.
+        pattern = tf.where(number < 0, "", file)
+        return tf.cast(tf.size(tf.raw_ops.MatchingFiles(pattern=pattern)) > 0, tf.int64)
+
+    zeros = tf.data.Dataset.choose_from_datasets([at_once, late], tf.data.Dataset.range(len(examples)).map(which))
+    late_or_not = tf.data.Dataset.zip((examples, zeros)).map(lambda example, zero: (example[0], example[1] + zero))
+    return late_or_not.apply(tf.data.experimental.assert_cardinality(len(examples)))
 
 
 def _example(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

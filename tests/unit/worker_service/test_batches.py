@@ -30,8 +30,9 @@ class Source:
         make: Returns the batches from a number on.
     """
 
-    def __init__(self, make: Callable[[int], Iterator[Batch]]) -> None:
+    def __init__(self, make: Callable[[int], Iterator[Batch]], is_replayable: bool = True) -> None:
         self._make = make
+        self.is_replayable = is_replayable
 
     def batches(self, start: int, reading: Reading) -> Iterator[Batch]:
         """See `Batches`."""
@@ -255,3 +256,17 @@ def test_two_threads_that_want_the_same_batch_get_that_one(clock: Clock) -> None
     other.join(SECS)
     assert len(found) == 2
     assert not both_read.is_set(), "the second thread has read, too"
+
+
+def test_batches_that_cannot_be_replayed_follow_each_other_whatever_their_numbers_are() -> None:
+    started: list[int] = []
+
+    def made(start: int) -> Iterator[Batch]:
+        started.append(start)
+        return numbers(100)
+
+    source = Batches(
+        Source(made, is_replayable=False), BatchNumbers(are_steps=True, num_workers=1), DEADLINES, 3, TrainingProgress()
+    )
+    assert [int(source.at(number)[0]) for number in (7, 7, 8, 500, 499, 2)] == [100, 100, 101, 102, 103, 104]
+    assert started == [7]

@@ -7,7 +7,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from support.program_samples import sample_job
 from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
 from psfleet.control.fleet_client import FleetClient
-from psfleet.errors import DataStallError, ProgramError
+from psfleet.errors import DataStallError, LostPeerError, ProgramError
 from psfleet.job.program import GraphProgram
 from psfleet.processes.ports import free_addresses
 from worker_service.batch_reader import Reading
@@ -27,7 +27,7 @@ from worker_service.dynamic_data import DynamicData
 from worker_service.joined_batches import Piece
 from worker_service.pass_counts import PassCounts, PassKey
 
-EXAMPLES = 50
+EXAMPLES = 98
 """Neither a multiple of the batches of 4, nor are the parts of 2 loaders."""
 Data = Callable[[int, int], tf.data.Dataset]
 
@@ -59,6 +59,14 @@ def client(addresses: list[Address], index: int = 0) -> FleetClient:
     fleet = FleetClient([], RUN, loaders=addresses)
     fleet.identify(pb.Member(index=index, incarnation=index + 1, process=f"process-{index}"))
     return fleet
+
+
+def report(fleet: FleetClient, data: DynamicData, epochs: DataEpochs) -> None:
+    """Reports what was read to the loaders that answer, and collects it as the chief does."""
+    for loader in (0, 1):
+        with suppress(LostPeerError):
+            fleet.report_passes(loader, data.counts.newest())
+    epochs.note(fleet.describe_loaders())
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -108,8 +116,7 @@ def test_the_rest_of_a_killed_loader_s_pass_is_lost_and_counted_and_nothing_come
             read.extend(int(number) for _ in range(count) for number in next(batches)[0])
 
         def collect() -> None:
-            fleet.report_passes(data.counts.newest())
-            epochs.note(fleet.describe_loaders())
+            report(fleet, data, epochs)
 
         take(EXAMPLES // 4 + 2)
         collect()
@@ -141,8 +148,7 @@ def test_what_a_killed_worker_was_not_given_is_lost_and_a_new_one_continues_the_
             batches = data.batches(0, Reading())
             for _ in range(count):
                 read.extend(next(batches)[0].tolist())
-                fleet.report_passes(data.counts.newest())
-                epochs.note(fleet.describe_loaders())
+                report(fleet, data, epochs)
                 record = epochs.record()
                 if record is not None and record.ended_epochs >= 2:
                     break
@@ -153,6 +159,20 @@ def test_what_a_killed_worker_was_not_given_is_lost_and_a_new_one_continues_the_
     assert 0 < first.lost < EXAMPLES // 2
     assert (second.delivered, second.lost) == (EXAMPLES, 0)
     assert max(Counter(read[: first.delivered]).values()) == 1
+
+
+def test_a_reader_that_is_opened_again_continues_the_epoch(addresses: list[Address]) -> None:
+    """As after a wait for a batch that was too long."""
+    with client(addresses) as fleet:
+        data = worker(addresses, fleet)
+        read: list[int] = []
+        for count in (6, EXAMPLES // 4):
+            batches = data.batches(0, Reading())
+            read.extend(int(number) for _ in range(count) for number in next(batches)[0])
+            batches.close()
+    given = [each for each in data.counts.newest() if each.number == 0]
+    assert sum(each.examples for each in given) <= EXAMPLES
+    assert max(Counter(read[: sum(each.examples for each in given)]).values()) == 1
 
 
 def endless(part: int, parts: int) -> tf.data.Dataset:

@@ -157,10 +157,29 @@ def test_a_worker_that_has_lost_its_loader_takes_another_one_at_once(
     for_ever = 1e6
     monkeypatch.setattr("worker_service.loaded_data.OWN_SECS", for_ever)
     loaded = LoadedData(reached([*free_addresses(1), *loaders]), 0, job(start_secs=2 * for_ever))
-    loaded._is_lost = True
+    loaded._takes_any = True
     batches = loaded.read(numbers(0, 1).batch(4), "reading", 0, Reading())
     assert [batch[0].tolist() for batch in itertools.islice(batches, 2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     batches.close()
+
+
+def test_a_worker_continues_its_stream_with_the_loader_that_is_its_own_once_one_was_added(
+    loaders: list[Address], caplog: pytest.LogCaptureFixture
+) -> None:
+    number = 1
+    program = GraphProgram(loss=lambda batch: batch, train=numbers)
+    worker = TrainingData(program, job(), 1, 2, False, reached(loaders), lambda: number)
+    with caplog.at_level(logging.INFO, "psfleet.worker"):
+        batches = worker.batches(0)
+        found = [next(batches)[0].tolist() for _ in range(3)]
+        number = 2
+        found += [next(batches)[0].tolist() for _ in range(5)]
+    assert found == first(8, data(numbers, [], 1, 2))
+    readers = [record.loader for record in caplog.records if getattr(record, "event", "") == "loader"]  # type: ignore[attr-defined]
+    assert readers == [0, 1]
+    assert [message for message in caplog.messages if "loader 1 was added" in message] == [
+        "loader 1 was added: batch 3 is read by it"
+    ]
 
 
 def test_a_stream_that_begins_again_is_a_lost_loader_and_no_batch_is_read_twice(loaders: list[Address]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -65,6 +66,7 @@ def assert_replayed(fleet: GraphFleet, contents: list[ShardContent], front: Fron
         np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)
 
 
+@functools.cache
 def table_front_end() -> FrontEnd:
     return front_end(table_program.build(ROWS), parse_job({"name": "a", "program": "p:b", **SECTIONS}), 1, 0)
 

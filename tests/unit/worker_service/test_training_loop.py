@@ -26,6 +26,8 @@ Script = list[int | tuple[int, ...] | None]
 class Data:
     """Counts how often the data are read from some batch on, and what is read; batch n is the number n."""
 
+    is_replayable = True
+
     def __init__(self) -> None:
         self.starts: list[int] = []
         self.read: list[int] = []

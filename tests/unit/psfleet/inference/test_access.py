@@ -19,7 +19,7 @@ from support.inference_service import with_service
 
 from psfleet.errors import UsageError
 from psfleet.inference import open_inference_pb2 as pb
-from psfleet.inference.access import Access, is_allowed, is_in_clear_text, read_token
+from psfleet.inference.access import ClientAccess, is_allowed, is_in_clear_text, read_token
 from psfleet.inference.grpc_server import serving_grpc
 from psfleet.inference.open_inference_pb2_grpc import GRPCInferenceServiceStub
 from psfleet.inference.rest import serving_rest
@@ -74,7 +74,7 @@ def test_a_client_of_rest_verifies_the_certificate(tmp_path: Path) -> None:
             async with client.get(url, ssl=context) as answer:
                 return answer.status
 
-    assert with_service(use, serving_rest, Access(certificate=certificate)) == 200
+    assert with_service(use, serving_rest, ClientAccess(certificate=certificate)) == 200
 
 
 def test_a_client_of_grpc_verifies_the_certificate(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_client_of_grpc_verifies_the_certificate(tmp_path: Path) -> None:
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         return await live(port, authority.read_bytes())
 
-    assert with_service(use, serving_grpc, Access(certificate=certificate))
+    assert with_service(use, serving_grpc, ClientAccess(certificate=certificate))
 
 
 def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
@@ -121,9 +121,9 @@ def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
 
 def test_what_travels_in_clear_text() -> None:
     certificate = ServerCertificate(Path("cert"), Path("key"))
-    assert is_in_clear_text("0.0.0.0", Access(TOKEN))
-    assert not is_in_clear_text("0.0.0.0", Access(TOKEN, certificate))
-    assert not is_in_clear_text("127.0.0.1", Access())
+    assert is_in_clear_text("0.0.0.0", ClientAccess(TOKEN))
+    assert not is_in_clear_text("0.0.0.0", ClientAccess(TOKEN, certificate))
+    assert not is_in_clear_text("127.0.0.1", ClientAccess())
 
 
 def test_connections_of_rest_beyond_the_limit_are_refused_until_others_end() -> None:
@@ -140,7 +140,7 @@ def test_connections_of_rest_beyond_the_limit_are_refused_until_others_end() -> 
                         if (await asked(*next_one))[0] == 200:
                             return answers
 
-    found = with_service(use, serving_rest, Access(max_connections=2))
+    found = with_service(use, serving_rest, ClientAccess(max_connections=2))
     assert found == [(200, ""), (200, ""), (503, "2 connections are open, expected fewer")]
 
 
@@ -183,4 +183,4 @@ def test_connections_of_grpc_beyond_the_limit_are_refused_until_others_end() -> 
         await second.close()
         return caught.value.code()
 
-    assert with_service(use, serving_grpc, Access(max_connections=1)) is grpc.StatusCode.UNAVAILABLE
+    assert with_service(use, serving_grpc, ClientAccess(max_connections=1)) is grpc.StatusCode.UNAVAILABLE

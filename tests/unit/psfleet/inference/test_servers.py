@@ -13,7 +13,7 @@ from support.inference_service import service_without_members, with_service
 
 from psfleet.errors import LostPeerError
 from psfleet.inference import open_inference_pb2 as pb
-from psfleet.inference.access import Access
+from psfleet.inference.access import ClientAccess
 from psfleet.inference.grpc_server import serving_grpc
 from psfleet.inference.open_inference_pb2_grpc import GRPCInferenceServiceStub
 from psfleet.inference.rest import JSON_LENGTH, serving_rest
@@ -39,7 +39,7 @@ def posted(body: bytes, headers: dict[str, str] | None = None, token: str = "") 
             end = int(answer.headers.get(JSON_LENGTH, len(content)))
             return answer.status, json.loads(content[:end]), content[end:]
 
-    return with_service(use, access=Access(token))
+    return with_service(use, access=ClientAccess(token))
 
 
 def test_inputs_in_any_order_give_outputs_as_json() -> None:
@@ -123,7 +123,7 @@ def test_rest_needs_the_token_for_all_but_health() -> None:
         async with ClientSession() as client, client.get(f"http://127.0.0.1:{port}/v2/health/ready") as answer:
             return answer.status
 
-    assert with_service(health, access=Access(TOKEN)) == 200
+    assert with_service(health, access=ClientAccess(TOKEN)) == 200
 
 
 def test_grpc_takes_raw_tensors_and_needs_the_token_for_all_but_health() -> None:
@@ -141,7 +141,7 @@ def test_grpc_takes_raw_tensors_and_needs_the_token_for_all_but_health() -> None
             metadata = (("authorization", f"Bearer {TOKEN}"),)
             return [caught.value.code(), await stub.ModelInfer(request, metadata=metadata)]
 
-    code, answer = with_service(use, serving_grpc, Access(TOKEN))
+    code, answer = with_service(use, serving_grpc, ClientAccess(TOKEN))
     assert code == grpc.StatusCode.UNAUTHENTICATED
     assert (answer.id, answer.model_version, answer.parameters["members"].string_param) == ("5", "3", "1 of 1")
     np.testing.assert_array_equal(np.frombuffer(answer.raw_output_contents[0], np.float16), 2 * A.ravel())
@@ -160,7 +160,7 @@ def test_grpc_does_not_read_messages_without_the_token() -> None:
                 codes.append(caught.value.code())
         return codes
 
-    found = with_service(use, serving_grpc, Access(TOKEN))
+    found = with_service(use, serving_grpc, ClientAccess(TOKEN))
     assert found == [grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.RESOURCE_EXHAUSTED]
 
 
@@ -182,7 +182,7 @@ def test_an_error_is_short_enough_for_the_trailers_of_grpc() -> None:
 def test_a_port_in_use_is_named(protocol: Any) -> None:
     async def use(port: int) -> None:
         with pytest.raises(LostPeerError, match=f"port {port} of 127.0.0.1 is not available"):
-            async with protocol(service_without_members(), "127.0.0.1", port, Access()):
+            async with protocol(service_without_members(), "127.0.0.1", port, ClientAccess()):
                 pytest.fail("it serves on a port in use")
 
     with_service(use, protocol)

@@ -29,6 +29,11 @@ def test_buckets_are_read_back_as_they_were_written() -> None:
         ({"pad": True, "bucket_boundaries": [8, 8]}, r"\[8, 8\], expected numbers that increase"),
         ({"pad": True, "bucket_boundaries": []}, "input.bucket_boundaries is"),
         ({"pad": True, "bucket_boundaries": [0, 4]}, "input.bucket_boundaries.0 is 0"),
+        ({"sharding": "dynamic"}, "sharding is dynamic, expected static without from: loaders"),
+        (
+            {"from": "loaders", "sharding": "dynamic", "pad": True, "bucket_boundaries": [8]},
+            r"bucket_boundaries is \[8\], expected null with sharding: dynamic",
+        ),
         ({"from": "memory"}, "input.from is 'memory': Input should be 'worker', 'preload' or 'loaders'"),
         ({"source": "preload"}, "input.source: unknown key"),
         ({"form": "preload"}, "input.form: unknown key; did you mean from"),

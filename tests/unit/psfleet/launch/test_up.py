@@ -14,7 +14,8 @@ from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.errors import BadJobError, UsageError
 from psfleet.job.job import Job
 from psfleet.launch.platform import Member, Request
-from psfleet.launch.up import down, remove, scale, start
+from psfleet.launch.scale import scale, scale_loaders
+from psfleet.launch.up import down, remove, start
 
 REQUEST = Request(job(), Path("job.yaml"))
 FRESH = Request(job(), Path("job.yaml"), fresh=True)
@@ -94,6 +95,34 @@ def test_a_fleet_is_scaled_within_its_quorum_and_its_slots() -> None:
             scale(platform, "small", workers)
     with pytest.raises(UsageError, match="fleet small does not run"):
         scale(ScriptedPlatform([ended("chief")]), "small", 3)
+
+
+def test_the_number_of_loaders_changes_up_to_that_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    platform = ScriptedPlatform([member("chief")])
+    monkeypatch.setattr(platform, "job", lambda name: job(input={"from": "loaders"}))
+    for loaders in (6, 1):
+        scale_loaders(platform, "small", loaders)
+    assert (platform.scaled, platform.scaled_loaders) == ([], [6, 1])
+    with pytest.raises(UsageError, match=r"--loaders 7: expected 1 to 6, fleet\.max_workers"):
+        scale_loaders(platform, "small", 7)
+    with pytest.raises(UsageError, match="fleet small does not run"):
+        scale_loaders(ScriptedPlatform([ended("chief")]), "small", 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"from": "worker"}, "--loaders 2: input.from is worker, expected loaders"),
+        ({"from": "loaders", "sharding": "dynamic"}, "input.sharding is dynamic, expected static"),
+    ],
+)
+def test_a_fleet_without_loaders_or_whose_loaders_have_parts_gets_no_others(
+    content: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    platform = ScriptedPlatform([member("chief")])
+    monkeypatch.setattr(platform, "job", lambda name: job(input=content))
+    with pytest.raises(UsageError, match=message):
+        scale_loaders(platform, "small", 2)
 
 
 @pytest.mark.parametrize(

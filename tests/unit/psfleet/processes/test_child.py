@@ -16,6 +16,7 @@ import pytest
 
 from psfleet import errors
 from psfleet.polling import wait_until
+from psfleet.processes import child
 from psfleet.processes.child import MODULES, Task
 from psfleet.service import settings
 from psfleet.service.logs import parse_line
@@ -51,6 +52,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     (folder / "sample_service.py").write_text(SERVICE)
     with pytest.MonkeyPatch.context() as patch:
         patch.delitem(MODULES, "worker")
+        # Not TensorFlow, which the service does not use.
+        patch.setattr(child, "PRELOADED", ())
         patch.setitem(MODULES, "ps", "sample_service")
         patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]))
         patch.setenv(settings.FORK_SERVER, "")

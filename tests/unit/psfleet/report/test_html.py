@@ -13,7 +13,7 @@ from support.report_samples import DONE, FAILED, TWO_ATTEMPTS
 
 from psfleet.report.charts import line_chart
 from psfleet.report.html import render
-from psfleet.report.measurements import Gradients, WorkerGradients
+from psfleet.report.measurements import DataReading, Gradients, WorkerGradients
 from psfleet.report.schema import BestInfo, CheckpointInfo, Evaluation, Event, Point
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -141,6 +141,13 @@ def test_the_page_of_a_run_that_was_stopped_early_says_why() -> None:
     early = {"final_step": 700, "stopped_early": "loss has not improved in the last 3 evaluations"}
     text = checked(render(DONE.model_copy(update=early), [])).text
     assert "Done: stopped early at step 700 of 1,900 loss has not improved in the last 3 evaluations" in text
+
+
+def test_the_page_shows_what_was_lost_with_dynamic_sharding() -> None:
+    data = DataReading(sharding="dynamic", delivered=1117, lost=3, ended_epochs=2)
+    text = checked(render(DONE.model_copy(update={"data": data}), [])).text
+    assert "examples delivered 1,117 examples lost in 2 epochs 3" in text
+    assert "examples lost" not in checked(render(DONE, [])).text
 
 
 def test_the_page_needs_nothing_from_outside_and_runs_nothing() -> None:

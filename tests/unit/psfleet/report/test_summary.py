@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 from support.report_samples import DONE, TWO_ATTEMPTS
 
+from psfleet.report.measurements import DataReading
 from psfleet.report.schema import CheckpointInfo
 from psfleet.report.summary import summary
 
@@ -41,3 +42,12 @@ def test_the_summary_of_a_run_with_a_damaged_checkpoint_ends(tmp_path: Path, man
     report = DONE.model_copy(update={"checkpoint": CheckpointInfo(path=str(tmp_path), step=1900)})
     summary(Console(file=text, width=500, color_system=None), report, Path("out"))
     assert f"checkpoint:      {tmp_path}" in text.getvalue()
+
+
+def test_the_summary_says_what_was_lost_with_dynamic_sharding() -> None:
+    text = io.StringIO()
+    data = DataReading(sharding="dynamic", delivered=117, lost=3, ended_epochs=2)
+    for report in (DONE, DONE.model_copy(update={"data": data})):
+        summary(Console(file=text, width=200, color_system=None), report, Path("out"))
+    assert text.getvalue().count("examples:") == 1
+    assert "examples:        117 delivered, 3 lost in 2 epochs (sharding: dynamic)" in text.getvalue()

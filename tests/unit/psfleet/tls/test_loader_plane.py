@@ -59,6 +59,9 @@ def read(role: str, index: int) -> settings.Settings:
 def test_the_tunnels_of_a_worker_lead_to_both_ports_of_each_loader(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = OpenedTunnels()
     plane = Tunnelled(read("worker", 1), "worker", 1, cast(Tunnels, opened))
+    assert not [route for route in opened.routes if "loader" in route.connect], "it has met none"
+    for index in (0, 1, 1):
+        plane.meet_loader(index)
     dialled = {route.connect: (route.accept, route.peer) for route in opened.routes if "loader" in route.connect}
     own = OpenedTunnels()
     monkeypatch.setattr(tunnel, "Tunnels", lambda identity: own)

@@ -17,8 +17,8 @@ from psfleet.control import control_pb2 as pb
 from psfleet.layout import Layout, TensorSpec
 from psfleet.report.pictures import pictures
 from psfleet.report.schema import EvaluationLog, History, Point
+from worker_service.chief import ps_counts
 from worker_service.chief import recorder as recorder_module
-from worker_service.chief import run_finisher
 from worker_service.chief.recorder import Recorder
 
 WAIT_SECS = 20.0
@@ -145,7 +145,7 @@ def test_the_report_has_the_throughput_of_each_worker_that_was_measured(tmp_path
     recorder.worker_rates.update([state])
     now, state.workers[0].pushed = 10.0, 21
     recorder.worker_rates.update([state])
-    found = run_finisher._gradients([state], recorder.worker_examples_per_sec()).per_worker
+    found = ps_counts.gradients_of([state], recorder.worker_examples_per_sec()).per_worker
     assert found["0"].examples_per_sec == pytest.approx(16.0)
     assert found["1"].examples_per_sec is None
 

@@ -148,6 +148,16 @@ def test_a_graph_program_has_the_inputs_of_its_training_data(monkeypatch: pytest
     assert (step, ages.tolist(), names.tolist()) == (4, [8], [b"EVE"])
 
 
+def test_inputs_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tf.data.Dataset.from_tensor_slices({"a": {"b": [1, 2]}, "a/b": [3, 4]})
+    program = psfleet.GraphProgram(
+        loss=lambda batch: tf.constant(0.0), train=lambda *shard: data, predict=lambda features: features["a/b"]
+    )
+    monkeypatch.setattr(member_model, "load_program", lambda job, folder: program)
+    with pytest.raises(ProgramError, match="naming the inputs raised ValueError: two of input have one name"):
+        ServedModel(job(), Path(), Weights(4, {}, "nowhere"))
+
+
 def test_a_program_without_predictions_is_refused(tmp_path: Path) -> None:
     found = load(MemberSource(run=str(trained(tmp_path, "graph_program"))))
     with pytest.raises(UsageError, match=r"has no predictions, expected GraphProgram\(predict=\.\.\.\)"):

@@ -16,6 +16,7 @@ from psfleet.errors import ProgramError
 from psfleet.job.job import Job
 from psfleet.job.prediction_files import Request, Share, values_file
 from psfleet.service.process import Stop
+from worker_service.driver_link import FolderLink
 from worker_service.predictions.service import data_set
 from worker_service.predictions.share import write_share
 from worker_service.trial.signs_of_life import SignsOfLife
@@ -37,7 +38,7 @@ class _Sum:
 def _share(folder: Path, data: tf.data.Dataset, index: int, predictor: _Sum | None = None) -> Share:
     request = Request(job="{}", data="data:set", workers=2)
     life = SignsOfLife.in_file(folder / "alive")
-    write_share(predictor or _Sum(), data.batch(3), _job(), request, folder, index, life, Stop())
+    write_share(predictor or _Sum(), data.batch(3), _job(), request, FolderLink(folder, index), index, life, Stop())
     return Share.read(folder, index)
 
 

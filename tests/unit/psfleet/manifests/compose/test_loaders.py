@@ -34,11 +34,22 @@ def test_a_loader_runs_in_the_image_of_workers_as_closed_as_they_are(tmp_path: P
 
 def test_all_processes_know_all_loaders_and_each_loader_its_own_address(tmp_path: Path) -> None:
     found = services(tmp_path)
+    addresses = [f"sample-loader-{index}:2222" for index in range(4)]
     for name in ("ps-0", "loader-0", "loader-1", "worker", "chief"):
-        assert found[name]["environment"]["PSFLEET_LOADERS"] == "sample-loader-0:2222,sample-loader-1:2222", name
+        assert found[name]["environment"]["PSFLEET_LOADERS"].split(",") == addresses, name
     assert found["loader-1"]["environment"]["PSFLEET_ADDRESS"] == "sample-loader-1:2222"
     assert found["loader-1"]["environment"]["PSFLEET_INDEX"] == "1"
     assert {"loader-0", "loader-1"} < found["chief"]["depends_on"].keys(), "the chief is stopped before them"
+
+
+def test_loaders_that_can_be_added_start_only_when_they_are_named(tmp_path: Path) -> None:
+    found = services(tmp_path)
+    more = [name for name, service in found.items() if service.get("profiles") == ["added"]]
+    assert more == ["loader-2", "loader-3"], "up to fleet.max_workers"
+    assert found["loader-3"]["environment"]["PSFLEET_ADDRESS"] == "sample-loader-3:2222"
+    assert not set(more) & (found["chief"]["depends_on"].keys() | found["worker"]["depends_on"].keys())
+    fixed = services(tmp_path, input={"from": "loaders", "loaders": 2, "sharding": "dynamic"})
+    assert [name for name in fixed if name.startswith("loader")] == ["loader-0", "loader-1"]
 
 
 def test_a_loader_mounts_no_results_even_if_all_others_share_them(tmp_path: Path) -> None:

@@ -70,9 +70,11 @@ def test_a_loader_is_as_closed_as_a_worker_and_reads_the_same_files(tmp_path: Pa
 
 def test_every_pod_knows_the_addresses_of_the_loaders(tmp_path: Path) -> None:
     objects = rendered(tmp_path)
+    # Those that `psfleet scale` can add, too.
+    addresses = [f"small-loader-{index}.small:2222" for index in range(4)]
     for component in ("ps", "loader", "chief", "worker"):
         values = {each["name"]: each.get("value") for each in pod_of(objects, component)["containers"][0]["env"]}
-        assert values["PSFLEET_LOADERS"] == "small-loader-0.small:2222,small-loader-1.small:2222", component
+        assert values["PSFLEET_LOADERS"].split(",") == addresses, component
     env = {each["name"]: each.get("value") for each in pod_of(objects, "loader")["containers"][0]["env"]}
     assert env["PSFLEET_ADDRESS"] == "small-loader-$(JOB_COMPLETION_INDEX).small:2222"
     assert "PSFLEET_FIRST_INDEX" not in env

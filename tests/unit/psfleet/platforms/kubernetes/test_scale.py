@@ -15,6 +15,9 @@ from psfleet.platforms.kubernetes.platform import Kubernetes
 JOB = Path(__file__).parents[5] / "examples" / "lenet" / "job.yaml"
 
 
+LOADERS = ["input.from=loaders", "input.loaders=2"]
+
+
 def started(**fleet: int) -> Kubernetes:
     """A platform with the fleet of the example, whose section `fleet` is changed."""
     job = load_job(JOB, [f"fleet.{name}={value}" for name, value in fleet.items()])
@@ -67,3 +70,13 @@ def test_a_fleet_that_began_with_its_chief_alone_gets_a_job_of_workers(api: Api)
     assert (owner["kind"], owner["name"]) == ("Job", "lenet-chief")
     assert platform.remove("lenet", results=True)
     assert api.objects == {}
+
+
+def test_loaders_are_added_and_removed(api: Api) -> None:
+    platform = Kubernetes()
+    platform.apply(Request(load_job(JOB, LOADERS), JOB))
+    for loaders in (4, 1):
+        platform.scale_loaders(platform.job("lenet"), loaders)
+        assert (spec(api, "loader")["completions"], spec(api, "loader")["parallelism"]) == (loaders, loaders)
+        found = [member.index for member in platform.members("lenet") if member.role == "loader"]
+        assert found == list(range(loaders))

@@ -1,0 +1,76 @@
+"""`python -m psfleet.predictions`: the driver of a prediction in a container; its workers are others, which join it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from psfleet.control.credentials import read_identity
+from psfleet.driver.containers import ContainerWorker, container_workers
+from psfleet.errors import BadJobError, UsageError
+from psfleet.job.prediction_files import REQUEST, is_name_of_share
+from psfleet.predictions import files, folders
+from psfleet.predictions.driver import drive, require_callable, summary
+from psfleet.predictions.source import Source, find
+from psfleet.service.process import Service, Stop, run_service
+from psfleet.service.settings import Settings
+
+logger = logging.getLogger("psfleet.predictions")
+
+
+def serve(settings: Settings, stop: Stop) -> int:
+    """Drives the prediction to its end; returns the exit code.
+
+    Raises:
+        BadJobError: This process has nothing to predict.
+        StoppedError: A signal stopped it; the next process continues.
+        PsfleetError: As of `find` and `drive`.
+    """
+    order = settings.prediction
+    if order is None:
+        raise BadJobError("PSFLEET_PREDICTION is missing, expected what to predict as JSON")
+    if Path(order.out).name != order.out:
+        raise UsageError(f"--out {order.out}: expected the name of a file, without a folder")
+    require_callable(order.data)
+    out = settings.out / order.out
+    files.require_format(out)
+    source = find(order.source, order.step, order.best)
+    began = time.monotonic()
+
+    def check() -> None:
+        if stop.event.is_set():
+            raise stop.error()
+
+    with folders.kept(out, source.request_of_containers(order.data, order.workers)) as (folder, request):
+        recruited = _workers(settings, source, folder, order.workers)
+        shares = drive(request, source.job.deadlines, folder, out, recruited, _log_loss, check)
+    logger.info("%s", summary(shares, source, out, order.workers, time.monotonic() - began), extra={"event": "done"})
+    return 0
+
+
+def _workers(
+    settings: Settings, source: Source, folder: Path, number: int
+) -> AbstractContextManager[Sequence[ContainerWorker]]:
+    """Containers that read the request and the model, and write their shares."""
+    readable = {REQUEST: folder / REQUEST, **source.files()}
+
+    def writable(index: int, name: str) -> Path | None:
+        return folder / name if is_name_of_share(index, name) else None
+
+    identity = read_identity(settings.tls, "worker")
+    return container_workers(settings.address, settings.run, number, identity, readable.get, writable)
+
+
+def _log_loss(text: str) -> None:
+    logger.warning("%s", text, extra={"event": "worker_lost"})
+
+
+def _load() -> Service:
+    return serve
+
+
+if __name__ == "__main__":
+    run_service("predictions", _load)

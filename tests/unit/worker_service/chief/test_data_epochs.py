@@ -1,0 +1,89 @@
+"""The chief's account of epochs, from what workers report to loaders."""
+
+from __future__ import annotations
+
+from psfleet.control import control_pb2 as pb
+from psfleet.report.measurements import DataEpoch
+from worker_service.chief.data_epochs import DataEpochs
+
+
+def a_pass(
+    number: int, examples: int, *, process: str = "p", size: int = 10, ended: bool = False, lost: bool = False
+) -> pb.Pass:
+    return pb.Pass(process=process, number=number, examples=examples, size=size, ended=ended or lost, lost=lost)
+
+
+def loader(*readers: pb.Reader, process: str = "p") -> list[pb.ShardState]:
+    return [pb.ShardState(process=process, readers=readers)]
+
+
+def reader(name: str, *passes: pb.Pass, is_alive: bool = True) -> pb.Reader:
+    return pb.Reader(member=pb.Member(process=name), is_alive=is_alive, passes=passes)
+
+
+def found(epochs: DataEpochs) -> list[tuple[int, int, int | None]]:
+    record = epochs.record()
+    assert record is not None
+    return [(epoch.epoch, epoch.delivered, epoch.lost) for epoch in record.epochs]
+
+
+def test_an_epoch_is_over_once_each_live_worker_has_begun_a_later_one() -> None:
+    epochs = DataEpochs()
+    assert epochs.record() is None
+    ahead = reader("a", a_pass(0, 6, ended=True), a_pass(1, 2))
+    epochs.note(loader(ahead, reader("b", a_pass(0, 2))))
+    assert found(epochs) == [(0, 8, None), (1, 2, None)]
+    epochs.note(loader(ahead, reader("b", a_pass(0, 4, ended=True), a_pass(1, 1))))
+    assert found(epochs) == [(0, 10, 0), (1, 3, None)]
+
+
+def test_a_worker_that_has_an_example_of_an_epoch_which_it_has_not_counted_holds_it_open() -> None:
+    epochs = DataEpochs()
+    epochs.note(loader(reader("a", a_pass(0, 8), a_pass(1, 0))))
+    assert found(epochs)[0] == (0, 8, None)
+
+
+def test_what_a_dead_worker_was_given_counts_and_it_is_waited_for_no_longer() -> None:
+    epochs = DataEpochs()
+    dead = reader("b", a_pass(0, 2), is_alive=False)
+    epochs.note(loader(reader("a", a_pass(0, 5, ended=True), a_pass(1, 1)), dead))
+    assert found(epochs)[0] == (0, 7, 3)
+    epochs.note(loader(reader("a", a_pass(0, 5, ended=True), a_pass(1, 4))))
+    assert found(epochs)[0] == (0, 7, 3), "though the loader has forgotten it"
+
+
+def test_a_new_process_of_a_loader_continues_the_count_of_epochs() -> None:
+    epochs = DataEpochs()
+    before = a_pass(0, 10, ended=True), a_pass(1, 4, lost=True)
+    epochs.note(loader(reader("a", *before, a_pass(0, 3, process="q")), process="q"))
+    assert found(epochs) == [(0, 10, 0), (1, 4, 6), (2, 3, None)]
+    record = epochs.record()
+    assert record is not None
+    assert (record.num_examples, record.delivered, record.lost, record.ended_epochs) == (10, 17, 6, 2)
+
+
+def test_data_of_unknown_size_have_that_of_an_epoch_without_a_loss() -> None:
+    epochs = DataEpochs()
+    epochs.note(loader(reader("a", a_pass(0, 7, size=-1, lost=True), a_pass(0, 1, size=-1, process="q")), process="q"))
+    assert found(epochs)[0] == (0, 7, None)
+    whole = a_pass(0, 9, size=-1, process="q", ended=True)
+    epochs.note(loader(reader("a", whole, a_pass(1, 1, size=-1, process="q")), process="q"))
+    assert found(epochs)[:2] == [(0, 7, 2), (1, 9, 0)]
+
+
+def test_the_report_has_the_newest_epochs_and_those_with_a_loss() -> None:
+    epochs = DataEpochs()
+    passes = [a_pass(number, 9 if number == 3 else 10, ended=True) for number in range(150)]
+    for number in range(0, 150, 50):
+        epochs.note(loader(reader("a", *passes[number : number + 50])))
+    record = epochs.record()
+    assert record is not None
+    assert [epoch.epoch for epoch in record.epochs] == [3, *range(50, 150)]
+    assert record.epochs[0] == DataEpoch(epoch=3, delivered=9, lost=1)
+    assert (record.ended_epochs, record.lost, record.delivered) == (149, 1, 1499)
+
+
+def test_a_worker_that_has_read_nothing_yet_is_not_waited_for() -> None:
+    epochs = DataEpochs()
+    epochs.note(loader(reader("a", a_pass(0, 10, ended=True), a_pass(1, 0)), reader("starting")))
+    assert found(epochs)[0] == (0, 10, 0)
