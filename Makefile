@@ -109,9 +109,9 @@ format: venv ## Formats the code and applies lint's fixes
 	$(BIN)/ruff check --fix .
 
 lock: venv ## Upgrades requirements.lock (runtime), requirements-gpu.lock and requirements-dev.lock (runtime and tools)
-	$(LOCK) --extra cpu --extra s3 --extra serve --upgrade --output-file requirements.lock
-	$(LOCK) --extra gpu --extra s3 --extra serve --upgrade --constraint requirements.lock --output-file requirements-gpu.lock
-	$(LOCK) --extra cpu --extra s3 --extra serve --upgrade --group dev --constraint requirements.lock --output-file requirements-dev.lock
+	$(LOCK) --extra cpu --extra s3 --extra serve --extra sweep --upgrade --output-file requirements.lock
+	$(LOCK) --extra gpu --extra s3 --extra serve --extra sweep --upgrade --constraint requirements.lock --output-file requirements-gpu.lock
+	$(LOCK) --extra cpu --extra s3 --extra serve --extra sweep --upgrade --group dev --constraint requirements.lock --output-file requirements-dev.lock
 
 proto: venv ## Generates the control plane's code from its .proto
 	$(PROTOC) --python_out=. --pyi_out=. --grpc_python_out=. $(PROTO)

@@ -203,8 +203,13 @@ def down(
 ) -> None:
     """End a fleet after it has saved what it trained, and remove its containers."""
     name = name_of(job)
-    take_down(platform(on, context, namespace), name, results)
-    typer.echo(f"{name}: down" + ("" if results else "; `psfleet up` resumes from its newest checkpoint"))
+    place = platform(on, context, namespace)
+    chief = chief_of(place.members(name))
+    take_down(place, name, results)
+    then = "`psfleet up` resumes from its newest checkpoint"
+    if chief is not None and chief.activity:
+        then = f"the command that started the {chief.activity} continues it"
+    typer.echo(f"{name}: down" + ("" if results else f"; {then}"))
 
 
 @app.command()

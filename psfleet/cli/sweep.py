@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from psfleet.cli.arguments import Context, Namespace, OnMachine, option_words
 from psfleet.cli.output import progress_console
 from psfleet.errors import SIGNAL_BASE
+from psfleet.platforms.choice import platform, require_no_cluster
 from psfleet.sweep import results
 from psfleet.sweep.driver import Listener, Progress
 from psfleet.sweep.driver import sweep as run_study
-from psfleet.sweep.loaded_study import load_study
+from psfleet.sweep.loaded_study import LoadedStudy, load_study
+from psfleet.sweep.on_platform import sweep_on
 from psfleet.sweep.progress_lines import finished_line, parameters_text
 from psfleet.sweep.study_file import Study
 
@@ -23,22 +29,61 @@ def sweep(
     study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study file.", show_default=False)],
     out: Annotated[Path | None, typer.Option(help="The folder of the results; studies/<name> by default.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete the results of an earlier study first.")] = False,
+    on: OnMachine = None,
+    context: Context = None,
+    namespace: Namespace = None,
 ) -> None:
     """Train a job with different settings, one trial per worker; continue the study if it was interrupted."""
     loaded = load_study(study)
     folder = out if out is not None else Path("studies") / loaded.study.name
     console = progress_console()
-    try:
-        found = run_study(loaded, folder, fresh, _Lines(console, loaded.study))
-    except KeyboardInterrupt:
-        _print(console, "interrupted: the same command continues the study, and repeats no finished trial")
-        raise typer.Exit(SIGNAL_BASE + signal.SIGINT) from None
+    if on is None:
+        require_no_cluster(context, namespace)
+        found = _here(loaded, folder, fresh, console)
+    else:
+        where = ["--on", on, *option_words({"--context": context, "--namespace": namespace})]
+        again = shlex.join(["psfleet", "sweep", str(study), *option_words({"--out": out}), *where])
+        down = shlex.join(["psfleet", "down", loaded.study.name, *where])
+        with _detaching(console, again, down, fresh) as on_start:
+            place = platform(on, context, namespace)
+            found = sweep_on(place, loaded, folder, on, fresh, lambda text: _print(console, text), on_start)
     best = found.best[0]
     _print(
         console, f"best: trial {best.number}, {loaded.study.objective.metric} {best.value:.6g}, {parameters_text(best)}"
     )
     names = (results.REPORT, results.TRIALS, results.BEST, "weights")
     _print(console, ", ".join(str(folder / name) for name in names))
+
+
+def _here(loaded: LoadedStudy, folder: Path, fresh: bool, console: Console) -> Progress:
+    """On processes of this machine."""
+    try:
+        return run_study(loaded, folder, fresh, _Lines(console, loaded.study))
+    except KeyboardInterrupt:
+        _print(console, "interrupted: the same command continues the study, and repeats no finished trial")
+        raise typer.Exit(SIGNAL_BASE + signal.SIGINT) from None
+
+
+@contextmanager
+def _detaching(console: Console, again: str, down: str, fresh: bool) -> Iterator[Callable[[], None]]:
+    """Context manager for a study in containers, which continues if this command is interrupted.
+
+    Args:
+        again: The command line without `--fresh`.
+        down: The command line that ends the study.
+
+    Yields:
+        A function that is called once the fleet is started.
+    """
+    started: list[bool] = []
+    try:
+        yield lambda: started.append(True)
+    except KeyboardInterrupt:
+        text = f"detached; the study continues. `{again}` reattaches to it"
+        if not started:
+            text = f"interrupted before the whole fleet was started. `{again}{' --fresh' * fresh}` starts it"
+        _print(console, f"{text}, `{down}` ends it.")
+        raise typer.Exit(SIGNAL_BASE + signal.SIGINT) from None
 
 
 class _Lines(Listener):

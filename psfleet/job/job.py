@@ -100,7 +100,7 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
 
 
 def name_of(text: str, expected: str = "a job file that exists, or the name of a job") -> str:
-    """The name of a job, given as such or as a job file.
+    """The name of a job or study, given as such or as its file.
 
     Args:
         expected: What the text may be, for the message.
@@ -110,7 +110,11 @@ def name_of(text: str, expected: str = "a job file that exists, or the name of a
     """
     path = Path(text)
     if path.is_file():
-        return load_job(path).name
+        content = read_mapping(path, "job file", path_loader(path.resolve().parent))
+        # A study file, which the command that runs it validates, has a space and no program.
+        if "space" not in content or "program" in content:
+            return parse_job(content, str(path)).name
+        text = str(content.get("name"))
     if re.fullmatch(NAME_PATTERN, text):
         return text
     raise UsageError(f"{text!r}: expected {expected}")

@@ -80,7 +80,8 @@ def fleet_logs(
     members = require(platform, name)
     members = with_indices(platform, members, fleet_table(platform, members))
     tasks = {task_name(member): member for member in members if member.role in TRAINING and member.started}
-    wanted = "chief" if task == "worker-0" and "chief" in tasks else task
+    # A driver has a worker 0 beside itself.
+    wanted = "chief" if task == "worker-0" and task not in tasks and "chief" in tasks else task
     if wanted is not None and wanted not in tasks:
         raise UnknownTaskError(f"fleet {name} has no {task} with a log, expected one of {', '.join(sorted(tasks))}")
     chosen = tasks if wanted is None else {wanted: tasks[wanted]}

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from psfleet.control.relay_client import Command
 from psfleet.errors import BAD_JOB, DONE, PERMANENT_CODES, SIGNAL_BASE, STOPPED
+from psfleet.job.activity import Activity
 from psfleet.job.job import Job
 
 COMPOSE, KUBERNETES = "compose", "kubernetes"
@@ -29,6 +30,7 @@ class Request:
         fresh: Whether results of an earlier run of this name are deleted first.
         paused: Whether the run is held at the step that it starts from: see `psfleet.start`.
         fleet: The standing fleet of the platform on whose ps it trains; empty: the run has ps of its own.
+        activity: What the fleet does instead of training; None: it trains.
     """
 
     job: Job
@@ -36,6 +38,7 @@ class Request:
     fresh: bool = False
     paused: bool = False
     fleet: str = ""
+    activity: Activity | None = None
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class Member:
         host: Host name of a worker in the chief's table of the fleet, which has the index that the worker leased.
         url: At which its pages are reached from this machine; empty: it has none.
         run: Id by which the processes of the run know it; empty: the job's name.
+        activity: The kind of what its fleet does instead of training; empty: it trains.
     """
 
     fleet: str
@@ -85,6 +89,7 @@ class Member:
     host: str = ""
     url: str = ""
     run: str = ""
+    activity: str = ""
 
     @property
     def has_failed(self) -> bool:
@@ -93,8 +98,12 @@ class Member:
 
     @property
     def ends_run(self) -> bool:
-        """Whether its last process ended with an error that ends the run. Not a worker's 78: only it was refused."""
-        return self.exit_code in PERMANENT_CODES and (self.role, self.exit_code) != ("worker", BAD_JOB)
+        """Whether its last process ended with an error that ends the run. Not a worker's 78: only it was refused.
+
+        What the end of a worker with a driver means is decided by the driver.
+        """
+        is_own = self.role == "worker" and (self.exit_code == BAD_JOB or self.activity != "")
+        return self.exit_code in PERMANENT_CODES and not is_own
 
 
 class WatchedPlatform(Protocol):
@@ -173,6 +182,9 @@ class Platform(WatchedPlatform, Protocol):
 
     def job(self, name: str) -> Job:
         """The job that a fleet trains."""
+
+    def activity(self, name: str) -> Activity | None:
+        """What a fleet does instead of training; None: it trains, or there is no such fleet."""
 
     def ask_to_stop(self, chief: Member) -> None:
         """Asks the chief to save and end; does not wait. Only where `restarts_stopped` is false."""

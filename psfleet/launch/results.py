@@ -13,6 +13,7 @@ from pathlib import Path
 from psfleet import errors
 from psfleet.checkpoint.location import root_of
 from psfleet.errors import PERMANENT_CODES, STOPPED, BadJobError, LostPeerError, UsageError
+from psfleet.job.activity import named
 from psfleet.job.job import Job, job_from_json
 from psfleet.launch.platform import TRAINING, Member, Platform, chief_of, gone_for_good, may_restart
 from psfleet.launch.shown import require
@@ -111,6 +112,11 @@ def fetch(platform: Platform, name: str, job: Job | None, folder: Path, on: str)
     """
     members = platform.members(name)
     chief = chief_of(members)
+    if chief is not None and chief.activity:
+        raise UsageError(
+            f"fleet {name} is {named(chief.activity)}, expected a training run: the command that started it copies its "
+            "results"
+        )
     if chief is None:
         if not platform.has_results(name):
             raise UsageError(f"no fleet {name} {platform.where}, and no results of an earlier one, expected either")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from psfleet.errors import UsageError
+from psfleet.job.activity import named
 from psfleet.job.job import Job
 from psfleet.launch.platform import Platform, chief_of
 from psfleet.launch.shown import require
@@ -47,4 +48,6 @@ def _trained_job(platform: Platform, name: str) -> Job:
     chief = chief_of(require(platform, name))
     if chief is None or chief.is_over:
         raise UsageError(f"fleet {name} does not run, expected one that trains")
+    if chief.activity:
+        raise UsageError(f"fleet {name} is {named(chief.activity)}, expected a training run")
     return platform.job(name)

@@ -86,11 +86,26 @@ def _take_events(copied: Path, own: Path, created: float) -> None:
 
 
 def _copy(platform: Platform, job: Job, folder: Path) -> None:
-    """Extracts what belongs to the run."""
-    with platform.tar(job, [*ALWAYS, *OF_THIS_START]) as archives:
+    """Extracts what belongs to the run; a file replaces that of the run folder when it is whole."""
+    for name in extracted(platform, job, [*ALWAYS, *OF_THIS_START], folder / STAGING):
+        if name.parts[0] in ALWAYS:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / STAGING / name).replace(folder / name)
+
+
+def extracted(platform: Platform, job: Job, names: Sequence[str], folder: Path) -> Iterator[Path]:
+    """Extracts the results of a fleet of these names, as far as there are any, into a folder.
+
+    Yields:
+        The path of each file within the folder, when it is whole.
+
+    Raises:
+        LostPeerError: The copy broke off.
+    """
+    with platform.tar(job, names) as archives:
         for chunks in archives:
             try:
-                _extract(chunks, folder)
+                yield from _extract(chunks, names, folder)
             except tarfile.TarError as error:
                 raise LostPeerError(f"the copy of the results broke off: {error}") from error
             # What follows the archive: the platform's own verdict on its completeness.
@@ -98,20 +113,19 @@ def _copy(platform: Platform, job: Job, folder: Path) -> None:
                 continue
 
 
-def _extract(chunks: Iterator[bytes], folder: Path) -> None:
-    """Extracts an archive; a file replaces that of the run folder when it is whole."""
+def _extract(chunks: Iterator[bytes], names: Sequence[str], folder: Path) -> Iterator[Path]:
+    """As `extracted`, of one archive."""
     # A stream is only read. It copies what is left of a piece at each read, so that pieces must be small.
     pieces = (each[at : at + tarfile.RECORDSIZE] for each in chunks for at in range(0, len(each), tarfile.RECORDSIZE))
     source: Any = SimpleNamespace(read=lambda size: next(pieces, b""))
     with tarfile.open(fileobj=source, mode="r|") as archive:
         for entry in archive:
             top = Path(entry.name).parts[:1]
-            if not top or top[0] not in (*ALWAYS, *OF_THIS_START):
+            if not top or top[0] not in names:
                 continue
-            archive.extract(entry, folder / STAGING, filter="data")
-            if entry.isfile() and top[0] in ALWAYS:
-                (folder / entry.name).parent.mkdir(parents=True, exist_ok=True)
-                (folder / STAGING / entry.name).replace(folder / entry.name)
+            archive.extract(entry, folder, filter="data")
+            if entry.isfile():
+                yield Path(entry.name)
 
 
 def save_logs(platform: Platform, name: str, members: Sequence[Member], folder: RunFolder) -> None:

@@ -6,6 +6,7 @@ import logging
 
 from psfleet.checkpoint.stored_run import delete_stored
 from psfleet.errors import DONE, BadJobError, UsageError
+from psfleet.job.activity import kind_of, named
 from psfleet.launch.followers import starting
 from psfleet.launch.platform import Platform, Request, chief_of
 from psfleet.launch.shown import require
@@ -22,7 +23,8 @@ def start(platform: Platform, request: Request) -> None:
     Of two commands of this user that do so at the same time, one starts the fleet; then the other one finds it.
 
     Raises:
-        UsageError: A fleet of this name trains another version of the job, or trains while a fresh one is requested.
+        UsageError: A fleet of this name trains another version of the job, trains while a fresh one is requested, or
+            does something else.
         BadJobError: The results of an earlier run are to be deleted from a store that this machine may not use.
         DeadlineError: Another command has not started the fleet in `deadlines.start_secs`.
     """
@@ -47,12 +49,17 @@ def _is_started(platform: Platform, request: Request) -> bool:
     chief = chief_of(members)
     if chief is None or chief.state == "created":
         return False
-    is_same = platform.job(name) == request.job
+    if chief.activity != (wanted := kind_of(request.activity)):
+        raise UsageError(
+            f"fleet {name} {platform.where} as {named(chief.activity)}, expected another name for {named(wanted)}"
+        )
+    is_same = (platform.job(name), platform.activity(name)) == (request.job, request.activity)
     if not chief.is_over:
         if request.fresh:
             raise UsageError(f"--fresh: fleet {name} runs, expected one that was ended by `psfleet down {name}`")
         if not is_same:
-            raise UsageError(f"fleet {name} runs another version of the job: `psfleet down {name}` ends it first")
+            what = wanted or "job"
+            raise UsageError(f"fleet {name} runs another version of the {what}: `psfleet down {name}` ends it first")
         return True
     is_permanent = any(member.ends_run for member in members)
     return is_same and not request.fresh and (chief.exit_code == DONE or is_permanent)

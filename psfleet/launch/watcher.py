@@ -39,9 +39,10 @@ AWAY_SECS = 120.0
 class TakenDownError(StoppedError):
     """The fleet was removed while it was followed."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, activity: str = "") -> None:
         super().__init__(signal.SIGTERM)
-        self.args = (f"fleet {name} was taken down; `psfleet up` continues from its newest checkpoint",)
+        then = "the same command continues" if activity else "`psfleet up` continues from its newest checkpoint"
+        self.args = (f"fleet {name} was taken down; {then}",)
 
 
 class FleetWatcher:

@@ -87,7 +87,7 @@ def sweep(
     optuna_module()
     with only_user(folder, "psfleet sweep"), storage_errors(folder):
         if fresh:
-            _clear(folder)
+            clear(folder)
         (folder / "logs").mkdir(exist_ok=True)
         (folder / "weights").mkdir(exist_ok=True)
         stored = StoredStudy(loaded, folder)
@@ -206,12 +206,12 @@ class _Drive:
         return Progress(self._total, finished, results.best_first(self._loaded.study, finished))
 
 
-def _clear(folder: Path) -> None:
+def clear(folder: Path) -> None:
     """Deletes the results of an earlier study, if there is one; its database at last."""
     if not (folder / DATABASE).exists():
         return
     for name in ("logs", "weights"):
         shutil.rmtree(folder / name, ignore_errors=True)
     files = (results.TRIALS, results.BEST, results.REPORT, f"{results.BEST_PROGRAM}.py")
-    for name in (*files, DATABASE + "-journal", DATABASE):
+    for name in (*files, DATABASE + "-journal", results.COPIED, DATABASE):
         (folder / name).unlink(missing_ok=True)

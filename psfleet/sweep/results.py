@@ -16,6 +16,8 @@ from psfleet.sweep.loaded_study import LoadedStudy
 from psfleet.sweep.study_file import Study
 
 TRIALS, BEST, REPORT = "trials.csv", "best.yaml", "report.html"
+COPIED = ".copied"
+"""In a folder with a copy of a study in containers: its platform, and digests of the trials in the copies."""
 BEST_PROGRAM = "best_program"
 """Module in the folder of a study that finds the program of its job."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from psfleet.errors import LostPeerError, cause_of_end
+from psfleet.job.activity import Activity
 from psfleet.job.job import Job, parse_job
 from psfleet.launch.platform import Member, Request
 
@@ -66,6 +67,7 @@ class ScriptedPlatform:
         restarted, stopped, ended_for_good: Names of members.
         former: What `scaled_away` returns.
         job_error: What `job` raises.
+        driven: What `activity` returns.
         applied, scaled, scaled_loaders, removed: What was asked for.
         keeps_results: Whether the results of a fleet that is down are there.
     """
@@ -90,6 +92,7 @@ class ScriptedPlatform:
         self._results = results
         self._job = trained or job()
         self.job_error: Exception | None = None
+        self.driven: Activity | None = None
         self.former: list[Member] = []
         self.keeps_results = True
         self.frozen: set[str] = set()
@@ -112,6 +115,10 @@ class ScriptedPlatform:
     def apply(self, request: Request) -> None:
         """See `Platform`."""
         self.applied.append(request)
+
+    def activity(self, name: str) -> Activity | None:
+        """See `Platform`."""
+        return self.driven
 
     def job(self, name: str) -> Job:
         """See `Platform`."""

@@ -73,7 +73,7 @@ def render(job: Job, job_file: Path, folder: Path | None = None, paused: bool = 
         BadJobError: The checkpoints are in a store, and `tls` is false.
     """
     store_access.require_closed(job)
-    paths = _Paths(job_file, folder)
+    paths = Paths(job_file, folder)
     ps, _ = container_addresses(job)
     services = {f"ps-{index}": _ps(job, ps, paths, index) for index in range(num_own_ps(job))}
     services |= {f"loader-{index}": _loader(job, ps, paths, index) for index in range(job.most_loaders)}
@@ -90,39 +90,39 @@ def render(job: Job, job_file: Path, folder: Path | None = None, paused: bool = 
     }
 
 
-def _ps(job: Job, ps: list[Address], paths: _Paths, index: int) -> Service:
+def _ps(job: Job, ps: list[Address], paths: Paths, index: int) -> Service:
     """Mounts the program's folder only to see whether the program was changed after it failed (see `ExitRecord`)."""
     own = {settings.INDEX: str(index), settings.ADDRESS: ps[index].data}
-    service = _member(job, ps, "ps", job.container.ps_image, job.container.ps, own)
+    service = member(job, ps, "ps", job.container.ps_image, job.container.ps, own)
     service["volumes"] += paths.program(job)
     return service
 
 
-def _loader(job: Job, ps: list[Address], paths: _Paths, index: int) -> Service:
+def _loader(job: Job, ps: list[Address], paths: Paths, index: int) -> Service:
     """Mounts what workers do, without a way out. One that `psfleet scale` can add only starts when it is named."""
     address = loader_addresses(job)[index]
     own = {settings.INDEX: str(index), settings.ADDRESS: address.data}
-    service = _member(job, ps, "loader", job.container.worker_image, job.container.loader, own)
+    service = member(job, ps, "loader", job.container.worker_image, job.container.loader, own)
     service["volumes"] += paths.mounts(job)
     networks = {FLEET: {"aliases": [monitoring.ALIAS, address.host]}}
     profiles: Service = {} if index < job.input.num_loaders else {"profiles": ["added"]}
     return service | {"entrypoint": list(container.LOADER), "networks": networks} | profiles
 
 
-def _worker(job: Job, ps: list[Address], paths: _Paths, serving: list[str]) -> Service:
+def _worker(job: Job, ps: list[Address], paths: Paths, serving: list[str]) -> Service:
     """Workers and spares other than the chief; they lease their indices from ps 0."""
-    service = _member(job, ps, "worker", job.container.worker_image, job.container.worker, {settings.INDEX: "-1"})
+    service = member(job, ps, "worker", job.container.worker_image, job.container.worker, {settings.INDEX: "-1"})
     service["volumes"] += paths.mounts(job)
     deploy = {**service.get("deploy", {}), "replicas": job.fleet.processes - 1}
-    return service | {"deploy": deploy, "depends_on": _after(serving)}
+    return service | {"deploy": deploy, "depends_on": after(serving)}
 
 
-def _chief(job: Job, ps: list[Address], paths: _Paths, serving: list[str], paused: bool) -> Service:
+def _chief(job: Job, ps: list[Address], paths: Paths, serving: list[str], paused: bool) -> Service:
     """Depends on all others, so that compose stops it first and it can save while they are still there."""
     own = {settings.INDEX: "0", **container.hold(paused)}
-    service = _member(job, ps, "chief", job.container.worker_image, job.container.worker, own)
+    service = member(job, ps, "chief", job.container.worker_image, job.container.worker, own)
     service["volumes"] += paths.mounts(job)
-    service["depends_on"] = _after([*serving, "worker"])
+    service["depends_on"] = after([*serving, "worker"])
     return service
 
 
@@ -145,7 +145,7 @@ def _tensorboard(job: Job) -> Service:
     }
 
 
-def _member(job: Job, ps: list[Address], role: str, image: str, limits: Limits, own: Mapping[str, str]) -> Service:
+def member(job: Job, ps: list[Address], role: str, image: str, limits: Limits, own: Mapping[str, str]) -> Service:
     """The settings that ps, loaders, workers and chief share; `own` are environment variables of this service."""
     own_job = {settings.JOB: plain(job_text(job)), settings.RECORDS: container.RECORDS}
     restarts = job.fleet.max_restarts
@@ -220,12 +220,13 @@ def closed_network() -> dict[str, Any]:
     }
 
 
-def _after(services: list[str]) -> dict[str, dict[str, str]]:
+def after(services: list[str]) -> dict[str, dict[str, str]]:
+    """What a service depends on that others must have started."""
     return {name: {"condition": "service_started"} for name in services}
 
 
-class _Paths:
-    """Host paths of a job's mounts."""
+class Paths:
+    """Host paths of a job's mounts; see `render` for the arguments."""
 
     def __init__(self, job_file: Path, folder: Path | None) -> None:
         self._home = job_file.resolve().parent

@@ -26,13 +26,17 @@ CLIENT = "client"
 RENEWED = "psfleet.renewed"
 """Annotation of such a pod: when `psfleet run` renewed it. Its script ends if that stops."""
 FIRST_INDEX = {PS: 0, LOADER: 0, CHIEF: 0, WORKER: 1}
-"""Index of a process that has the completion index 0 of its Job, by component."""
+"""Index of a process that has the completion index 0 of its Job, by component of a run."""
 ON_FLEET = "psfleet.on-fleet"
 """Label of the chief's Job of a run that trains on the ps of a standing fleet: the fleet's name."""
 RUN_ID = "psfleet.run"
 """Label of the same Job: the run's id, which distinguishes it from an earlier run of its name."""
 JOB_KEY = "job.json"
 """Key of the resolved job in the fleet's ConfigMap."""
+ACTIVITY_KEY = "activity.json"
+"""Key of what a fleet does instead of training, in the same ConfigMap."""
+ACTIVITY = "psfleet.activity"
+"""Label of the Jobs, pods and volume of such a fleet: the kind of its activity."""
 PROGRAM_VOLUME = "program"
 """Volume of a worker's pod with the files of `program_map`."""
 
@@ -45,6 +49,15 @@ def require_service_name(name: str) -> None:
     """
     if not name[0].isalpha():
         raise BadJobError(f"name is {name!r}, expected one that begins with a letter: on Kubernetes it names a Service")
+
+
+def first_index(component: str, activity: str) -> int:
+    """Index of a process with the completion index 0: a driver counts its workers from 0.
+
+    Args:
+        activity: The kind of the fleet's activity; empty: it trains.
+    """
+    return 0 if activity else FIRST_INDEX[component]
 
 
 def role_of(component: str) -> str:

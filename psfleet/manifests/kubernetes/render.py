@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +70,11 @@ def render(job: Job, job_file: Path, paused: bool = False, place: OnFleet | None
     sizes = {PS: num_own_ps(job), LOADER: job.input.num_loaders, WORKER: job.fleet.processes}
     roles = [role for role, size in sizes.items() if size]
     objects = [
-        _object("v1", "ServiceAccount", job, role, automountServiceAccountToken=False)
+        fleet_object("v1", "ServiceAccount", job, role, automountServiceAccountToken=False)
         for role in roles
         if service_account(job.kubernetes, role) is None
     ]
-    objects += [_config(job), _claim(job), _service(job), *run_policies(job, place)]
+    objects += [_config(job), claim(job), headless_service(job, ports(job)), *run_policies(job, place)]
     if PS in roles:
         objects += [_disruption_budget(job), _ps(job)]
     program = files.items() if files is not None else None
@@ -87,17 +87,18 @@ def render(job: Job, job_file: Path, paused: bool = False, place: OnFleet | None
     return [*objects, files.config_map(job.name)] if files is not None else objects
 
 
-def _object(version: str, kind: str, job: Job, component: str | None = None, **rest: Any) -> Object:
+def fleet_object(version: str, kind: str, job: Job, component: str | None = None, **rest: Any) -> Object:
+    """An object of a fleet, or of one of its components."""
     name = job.name if component is None else component_name(job.name, component)
     meta = {"name": name, "labels": labels(job.name, component)}
     return {"apiVersion": version, "kind": kind, "metadata": meta, **rest}
 
 
 def _config(job: Job) -> Object:
-    return _object("v1", "ConfigMap", job, data={JOB_KEY: job_text(job)})
+    return fleet_object("v1", "ConfigMap", job, data={JOB_KEY: job_text(job)})
 
 
-def _claim(job: Job) -> Object:
+def claim(job: Job) -> Object:
     """The volume for checkpoints, reports and TensorBoard; it outlives the run."""
     spec: Object = {
         "accessModes": [job.container.access_mode],
@@ -105,14 +106,14 @@ def _claim(job: Job) -> Object:
     }
     if job.container.storage_class is not None:
         spec["storageClassName"] = job.container.storage_class
-    return _object("v1", "PersistentVolumeClaim", job, spec=spec)
+    return fleet_object("v1", "PersistentVolumeClaim", job, spec=spec)
 
 
-def _service(job: Job) -> Object:
-    """Gives each pod a DNS name, also before it is ready: workers configure the ps."""
+def headless_service(job: Job, numbers: Mapping[str, int]) -> Object:
+    """Gives each pod a DNS name, also before it is ready: workers configure the ps. `numbers` are ports by name."""
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector(job.name)}
-    named = [{"name": name, "port": port} for name, port in ports(job).items()]
-    return _object("v1", "Service", job, spec={**spec, "ports": named})
+    named = [{"name": name, "port": port} for name, port in numbers.items()]
+    return fleet_object("v1", "Service", job, spec={**spec, "ports": named})
 
 
 def _disruption_budget(job: Job) -> Object:
@@ -122,23 +123,23 @@ def _disruption_budget(job: Job) -> Object:
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
         "selector": {"matchLabels": selector(job.name, PS)},
     }
-    return _object("policy/v1", "PodDisruptionBudget", job, PS, spec=spec)
+    return fleet_object("policy/v1", "PodDisruptionBudget", job, PS, spec=spec)
 
 
 def _ps(job: Job) -> Object:
-    return _job_object(job, PS, job.fleet.ps, _end_on(PS, PERMANENT_CODES), template(job, PS, None), maxFailedIndexes=0)
+    return job_object(job, PS, job.fleet.ps, end_on(PS, PERMANENT_CODES), template(job, PS, None), maxFailedIndexes=0)
 
 
 def _loaders(job: Job, program: list[Object] | None, place: OnFleet | None) -> Object:
     """The Job of the loaders. Any of them is needed: a worker whose loader is lost waits for it, or burdens another."""
-    rules, pod = _end_on(LOADER, PERMANENT_CODES), template(job, LOADER, program, place)
-    return _job_object(job, LOADER, job.input.num_loaders, rules, pod, maxFailedIndexes=0)
+    rules, pod = end_on(LOADER, PERMANENT_CODES), template(job, LOADER, program, place)
+    return job_object(job, LOADER, job.input.num_loaders, rules, pod, maxFailedIndexes=0)
 
 
 def _chief(job: Job, program: list[Object] | None, paused: bool, place: OnFleet | None) -> Object:
     """The Job of worker 0, whose end is that of the run; its labels have the place of the run on a standing fleet."""
     pod = template(job, CHIEF, program, place)
-    content = _job_object(job, CHIEF, 1, _end_on(CHIEF, PERMANENT_CODES), pod, maxFailedIndexes=0)
+    content = job_object(job, CHIEF, 1, end_on(CHIEF, PERMANENT_CODES), pod, maxFailedIndexes=0)
     containers = content["spec"]["template"]["spec"]["containers"]
     own = next(each for each in containers if each["name"] == CHIEF)
     own["env"] += [{"name": name, "value": value} for name, value in container.hold(paused).items()]
@@ -159,15 +160,15 @@ def workers_job(job: Job, program: list[Object] | None, pods: int, place: OnFlee
         program, place: See `template`.
         pods: Number of these workers and spares.
     """
-    refused = {"action": "FailIndex", "onExitCodes": _codes(WORKER, [BAD_JOB])}
-    rules = [*_end_on(WORKER, PERMANENT_CODES - {BAD_JOB}), refused]
+    refused = {"action": "FailIndex", "onExitCodes": codes(WORKER, [BAD_JOB])}
+    rules = [*end_on(WORKER, PERMANENT_CODES - {BAD_JOB}), refused]
     # At most the completions, as the API demands, since a fleet cannot be scaled to fewer than `least_workers`.
     enough = {"succeededCount": max(1, job.least_workers - 1)}
     pod = template(job, WORKER, program, place)
-    return _job_object(job, WORKER, pods, rules, pod, successPolicy={"rules": [enough]})
+    return job_object(job, WORKER, pods, rules, pod, successPolicy={"rules": [enough]})
 
 
-def _job_object(job: Job, component: str, pods: int, rules: list[Object], made: Object, **further: Any) -> Object:
+def job_object(job: Job, component: str, pods: int, rules: list[Object], made: Object, **further: Any) -> Object:
     """A Job of `pods` pods.
 
     Args:
@@ -176,7 +177,7 @@ def _job_object(job: Job, component: str, pods: int, rules: list[Object], made: 
     """
     pod = apply_settings(job.kubernetes, role_of(component), made)
     spec = {**_job_spec(job, component, pods, rules), **further, "template": pod}
-    content = _object("batch/v1", "Job", job, component, spec=spec)
+    content = fleet_object("batch/v1", "Job", job, component, spec=spec)
     content["metadata"]["labels"] = {**job.kubernetes.job_labels, **content["metadata"]["labels"]}
     if job.kubernetes.job_annotations:
         content["metadata"]["annotations"] = dict(job.kubernetes.job_annotations)
@@ -192,7 +193,7 @@ def _job_spec(job: Job, component: str, pods: int, rules: list[Object]) -> Objec
     """
     uncounted = [
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-        {"action": "Ignore", "onExitCodes": _codes(component, STOPPED)},
+        {"action": "Ignore", "onExitCodes": codes(component, STOPPED)},
     ]
     return {
         "completionMode": "Indexed",
@@ -206,11 +207,11 @@ def _job_spec(job: Job, component: str, pods: int, rules: list[Object]) -> Objec
     }
 
 
-def _end_on(component: str, codes: Iterable[int]) -> list[Object]:
+def end_on(component: str, permanent: Iterable[int]) -> list[Object]:
     """The rule by which exit codes end a Job at once."""
-    return [{"action": "FailJob", "onExitCodes": _codes(component, codes)}]
+    return [{"action": "FailJob", "onExitCodes": codes(component, permanent)}]
 
 
-def _codes(component: str, codes: Iterable[int]) -> Object:
+def codes(component: str, numbers: Iterable[int]) -> Object:
     """Exit codes of a component's own container, not of one that the cluster adds to the pod."""
-    return {"containerName": component, "operator": "In", "values": sorted(codes)}
+    return {"containerName": component, "operator": "In", "values": sorted(numbers)}

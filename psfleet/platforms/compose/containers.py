@@ -16,6 +16,7 @@ from docker.models.containers import Container
 
 from psfleet.errors import PERMANENT_CODES, UsageError, cause_of_end
 from psfleet.launch.platform import KILLED, TRAINING, Member, out_of_memory
+from psfleet.manifests.compose.driven import ACTIVITY
 from psfleet.manifests.compose.on_fleet import ON_FLEET
 from psfleet.manifests.compose.render import ROLE, project
 from psfleet.manifests.compose.standing import STANDING
@@ -75,6 +76,7 @@ def member_of(container: Container, starts: int = 0, killed: float | None = None
         host=str(container.attrs["Config"]["Hostname"]) if role == "worker" and index is None else "",
         url=_url(container.attrs),
         run="" if (place := place_on_fleet(container)) is None else place.run,
+        activity=str(container.labels.get(ACTIVITY, "")),
     )
 
 
@@ -85,8 +87,8 @@ def place_on_fleet(container: Container) -> OnFleet | None:
 
 
 def index_of(labels: Mapping[str, str]) -> int | None:
-    """The index of a ps, loader, plain worker or chief; a run's workers lease theirs, and other services have none."""
-    if labels[ROLE] in ("ps", "loader") or (labels[ROLE] == "worker" and STANDING in labels):
+    """The index of a ps, loader, chief, or worker of its own service; other workers lease theirs."""
+    if labels[ROLE] in ("ps", "loader") or (labels[ROLE] == "worker" and {STANDING, ACTIVITY} & labels.keys()):
         return int(labels[SERVICE].rpartition("-")[2])
     return 0 if labels[ROLE] == "chief" else None
 

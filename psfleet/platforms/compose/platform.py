@@ -16,15 +16,14 @@ from docker.models.containers import Container
 from docker.models.volumes import Volume
 
 from psfleet.errors import UsageError
+from psfleet.job.activity import Activity
 from psfleet.job.job import Job, job_from_json
 from psfleet.launch.log_reader import lines_of
 from psfleet.launch.platform import Member, Request
 from psfleet.manifests import container
-from psfleet.manifests.compose.on_fleet import require_no_way_out
 from psfleet.manifests.compose.render import ROLE, file_text, project
-from psfleet.manifests.compose.store_access import require_closed
-from psfleet.manifests.on_fleet import OnFleet
 from psfleet.platforms.compose import engine
+from psfleet.platforms.compose.activities import activity_of
 from psfleet.platforms.compose.containers import (
     PROJECT,
     RESTARTING,
@@ -34,15 +33,14 @@ from psfleet.platforms.compose.containers import (
     member_of,
     memory_kills,
     place_of,
-    require_readable,
     require_run,
     start_containers,
 )
 from psfleet.platforms.compose.engine import translate_errors
 from psfleet.platforms.compose.exec import ContainerCommand, running
 from psfleet.platforms.compose.fleet_labels import ensure_certificates, renew_certificates
+from psfleet.platforms.compose.requests import require_startable, text_of
 from psfleet.platforms.compose.scaling import scale_loaders, scale_workers
-from psfleet.platforms.compose.store_environment import require_usable
 from psfleet.platforms.compose.volume_reader import remove_readers, volume_reader
 from psfleet.platforms.standing.fleet_folder import one_command
 from psfleet.service import settings
@@ -81,16 +79,8 @@ class Compose:
     @translate_errors()
     def check(self, request: Request) -> None:
         """See `Platform`."""
-        job = request.job
-        require_closed(job)
-        engine.require_plugin()
-        engine.require_images(self._client, [job.container.ps_image, job.container.worker_image])
-        if request.fleet:
-            require_no_way_out(job, request.fleet)
-        if job.container.program == "mount":
-            require_readable(request.job_file.resolve().parent)
-        require_usable(job)
-        require_run(job.name, self._containers(job.name))
+        name = request.job.name
+        require_startable(self._client, request, self._containers(name), self._volumes(name))
 
     @translate_errors()
     def apply(self, request: Request) -> None:
@@ -103,9 +93,7 @@ class Compose:
             elif job.tls:
                 ensure_certificates(job.name)
             self.remove(job.name, results=request.fresh)
-            place = OnFleet.of_new_run(job, request.fleet) if request.fleet else None
-            text = file_text(job, request.job_file, None, "psfleet up", paused=request.paused, place=place)
-            engine.compose(project(job.name), text, request.job_file.resolve().parent, "up", "--no-start")
+            engine.compose(project(job.name), text_of(request), request.job_file.resolve().parent, "up", "--no-start")
             self._start(job.name)
 
     @translate_errors()
@@ -113,6 +101,12 @@ class Compose:
         """See `Platform`."""
         chief = self._chief(name)
         return job_from_json(environment_of(chief).get(settings.JOB, ""), f"container {chief.name}: {settings.JOB}")
+
+    @translate_errors()
+    def activity(self, name: str) -> Activity | None:
+        """See `Platform`."""
+        chief = self._found_chief(name)
+        return None if chief is None else activity_of(chief)
 
     @translate_errors()
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:

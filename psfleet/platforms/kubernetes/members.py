@@ -8,7 +8,7 @@ from typing import Any
 
 from psfleet.errors import DONE, LOST_PEERS, PERMANENT_CODES
 from psfleet.launch.platform import Member
-from psfleet.manifests.kubernetes.names import CHIEF, FIRST_INDEX, INSTANCE, TRAINING, component_name
+from psfleet.manifests.kubernetes.names import ACTIVITY, CHIEF, INSTANCE, TRAINING, component_name, first_index
 from psfleet.platforms.kubernetes.jobs import (
     COMPLETE,
     SUSPENDED,
@@ -77,10 +77,11 @@ def _of_job(job: Any, index: int) -> Member:
     """The member of an index as its V1Job describes it, without a pod."""
     name, component = place_of(job)
     has_ended = verdict(job) is not None
+    activity = job.metadata.labels.get(ACTIVITY, "")
     return Member(
         fleet=name,
         role=component,
-        index=FIRST_INDEX[component] + index,
+        index=first_index(component, activity) + index,
         name=component_name(name, component),
         # A Job of workers that is complete removes the pods of those that still run.
         state="removed" if has_ended else "waiting",
@@ -89,6 +90,7 @@ def _of_job(job: Any, index: int) -> Member:
         problem=SUSPENDED if is_suspended(job) else "",
         is_held=is_suspended(job),
         run="" if (place := on_fleet(job)) is None else place.run,
+        activity=activity,
     )
 
 

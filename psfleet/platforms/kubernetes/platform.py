@@ -7,17 +7,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from psfleet.errors import LostPeerError, UsageError
+from psfleet.job.activity import Activity
 from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import Job, job_from_json
 from psfleet.launch.platform import Member, Request
-from psfleet.manifests.kubernetes.names import CHIEF, FIRST_INDEX, JOB_KEY, LOADER, WORKER, component_name
+from psfleet.manifests.kubernetes.names import CHIEF, JOB_KEY, LOADER, WORKER, component_name, first_index
 from psfleet.manifests.kubernetes.on_fleet import require_served
-from psfleet.manifests.kubernetes.render import manifests_text, render, workers_job
+from psfleet.manifests.kubernetes.render import manifests_text, workers_job
 from psfleet.manifests.kubernetes.tls_secrets import ensure_certificates, tls_secrets
-from psfleet.manifests.on_fleet import OnFleet
 from psfleet.platforms.kubernetes.api import Cluster
 from psfleet.platforms.kubernetes.events import WaitReasons
 from psfleet.platforms.kubernetes.exec import PodCommand, execute, running
@@ -27,6 +26,7 @@ from psfleet.platforms.kubernetes.members import members_of, scaled_away
 from psfleet.platforms.kubernetes.objects import FleetObjects, wait_until_gone
 from psfleet.platforms.kubernetes.pods import pods_of
 from psfleet.platforms.kubernetes.renewal import Renewal, renewal_of
+from psfleet.platforms.kubernetes.requests import activity_of, rendered, require_kind
 from psfleet.platforms.kubernetes.scaling import scale_job
 from psfleet.platforms.kubernetes.volume_reader import packed
 from psfleet.polling import wait_until
@@ -80,15 +80,19 @@ class Kubernetes:
 
     def check(self, request: Request) -> None:
         """See `Platform`."""
+        if request.activity is not None:
+            raise UsageError(f"a {request.activity.kind} on Kubernetes: expected --on compose")
         if request.fleet:
             require_served(request.job, self._fleet(request.fleet))
-        self._objects.require_own(request.job.name, _rendered(request))
+        name, cluster = request.job.name, self._cluster
+        self._objects.require_own(name, rendered(request))
+        require_kind(name, request.activity, [*cluster.jobs(name), *cluster.claims(name)], cluster.namespace)
 
     def apply(self, request: Request) -> None:
         """See `Platform`."""
         job = request.job
         self.check(request)
-        objects = _rendered(request)
+        objects = rendered(request)
         if job.tls and not request.fleet:
             ensure_certificates(job)
             objects += tls_secrets(job)
@@ -112,6 +116,10 @@ class Kubernetes:
         places = [place for each in self._cluster.jobs(name) if (place := on_fleet(each)) is not None]
         self._renewals[name] = renewal_of(self._cluster, job, places[0].fleet if places else "")
         return job
+
+    def activity(self, name: str) -> Activity | None:
+        """See `Platform`."""
+        return activity_of(self._cluster, name)
 
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
         """See `Platform`. After a first success, a refusal may be temporary: an expired token, a restarting server.
@@ -223,7 +231,7 @@ class Kubernetes:
     def _log_of_index(self, member: Member) -> Iterator[str]:
         """The logs of all pods of an index, older ones first; pods that failed are kept until their Job is deleted."""
         for pod in pods_of(self._cluster.pods(member.fleet)):
-            if (pod.component, FIRST_INDEX[pod.component] + pod.index) == (member.role, member.index):
+            if (pod.component, first_index(pod.component, member.activity) + pod.index) == (member.role, member.index):
                 yield from self._cluster.log(pod.name, pod.component)
 
     @cached_property
@@ -237,8 +245,3 @@ class Kubernetes:
     @cached_property
     def _reasons(self) -> WaitReasons:
         return WaitReasons(self._cluster)
-
-
-def _rendered(request: Request) -> list[dict[str, Any]]:
-    place = OnFleet.of_new_run(request.job, request.fleet) if request.fleet else None
-    return render(request.job, request.job_file, request.paused, place)

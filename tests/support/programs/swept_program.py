@@ -23,15 +23,17 @@ FOREVER = threading.Event()
 ENDS = {"sys.exit": sys.exit, "os._exit": os._exit}
 
 
-def build(folder: str, factor: float = 1.0, end: str = "", predicts: bool = False) -> psfleet.GraphProgram:
+def build(
+    folder: str, factor: float = 1.0, end: str = "", predicts: bool = False, gate: str = ""
+) -> psfleet.GraphProgram:
     """Fits a number.
 
     Args:
-        folder: Gets a file `reads` with a line for each reading of the training data: the process id. While it has a
-            file `hold`, no step ends.
+        folder: Gets a file `reads` with a line for each reading of the training data: the process id.
         factor: Of the loss; its logarithm is NaN below 0.
         end: Function of `ENDS` that the second step calls with 70.
         predicts: Whether it multiplies features by the number, in predictions.
+        gate: A folder; while it has a file `hold`, no step ends. Empty: `folder`.
     """
     steps = itertools.count(1)
 
@@ -48,7 +50,7 @@ def build(folder: str, factor: float = 1.0, end: str = "", predicts: bool = Fals
         return tf.data.Dataset.from_tensor_slices(np.linspace(0, 1, EXAMPLES, dtype=np.float32))
 
     def compute(x: np.ndarray) -> np.ndarray:
-        while Path(folder, "hold").exists():
+        while Path(gate or folder, "hold").exists():
             FOREVER.wait(LOOK_SECS)
         if end and next(steps) == 2:
             ENDS[end](70)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.activity_samples import ACTIVITY
 from support.checkpoint_samples import save
 from support.scripted_platform import ScriptedPlatform, ended, job, member
 
@@ -17,6 +19,7 @@ from psfleet.launch.up import down, remove, start
 
 REQUEST = Request(job(), Path("job.yaml"))
 FRESH = Request(job(), Path("job.yaml"), fresh=True)
+STUDY = Request(job(), Path("job.yaml"), activity=ACTIVITY)
 OTHER = Request(job(train={"steps": 7, "batch_size": 2}), Path("job.yaml"))
 
 
@@ -162,3 +165,21 @@ def test_what_is_not_there_cannot_be_taken_down() -> None:
 
 def test_a_fleet_that_the_platform_removed_while_its_results_were_copied_is_no_error() -> None:
     assert remove(ScriptedPlatform([]), "small") is False
+
+
+@pytest.mark.parametrize("end", [member, ended], ids=["runs", "ended"])
+@pytest.mark.parametrize(("activity", "request_"), [("study", REQUEST), ("", STUDY)], ids=["study", "run"])
+def test_a_run_and_a_study_of_one_name_are_not_mixed(
+    end: Callable[..., Member], activity: str, request_: Request
+) -> None:
+    platform = ScriptedPlatform([end("chief", activity=activity)])
+    with pytest.raises(UsageError, match=r"fleet small is in the script as a .*, expected another name for a "):
+        start(platform, request_)
+    assert platform.applied == []
+
+
+def test_a_study_cannot_be_scaled() -> None:
+    platform = ScriptedPlatform([member("chief", activity="study")])
+    with pytest.raises(UsageError, match="fleet small is a study, expected a training run"):
+        scale(platform, "small", 2)
+    assert platform.scaled == []

@@ -59,7 +59,10 @@ def listing(*found: Any) -> SimpleNamespace:
         ]
 
     by_name = {each.name: each for each in found}
-    return SimpleNamespace(containers=SimpleNamespace(list=listed, get=by_name.__getitem__))
+    return SimpleNamespace(
+        containers=SimpleNamespace(list=listed, get=by_name.__getitem__),
+        volumes=SimpleNamespace(list=lambda **query: []),
+    )
 
 
 def fleets(*found: Any) -> ComposeFleets:

@@ -1,0 +1,115 @@
+"""Renders a fleet with an activity as Kubernetes objects: a Job of the driver, and one of its workers; no ps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from psfleet.addresses import DATA_PORT, Address
+from psfleet.errors import PERMANENT_CODES
+from psfleet.job.activity import Activity
+from psfleet.job.job import Job
+from psfleet.manifests import container
+from psfleet.manifests.kubernetes.names import (
+    ACTIVITY,
+    ACTIVITY_KEY,
+    CHIEF,
+    JOB_KEY,
+    WORKER,
+    component_name,
+    labels,
+    own_policy,
+    require_service_name,
+    selector,
+)
+from psfleet.manifests.kubernetes.pod_settings import service_account
+from psfleet.manifests.kubernetes.pod_template import Object, template
+from psfleet.manifests.kubernetes.policy_rules import NETWORKING, peers, pods_of, policy_spec, tcp, to_resolver
+from psfleet.manifests.kubernetes.program_configmap import Files
+from psfleet.manifests.kubernetes.render import claim, codes, end_on, fleet_object, headless_service, job_object
+from psfleet.manifests.yaml_text import job_text
+from psfleet.service import settings
+
+OF_TRAINING = (settings.PS, settings.METRICS_PORT, settings.FIRST_INDEX)
+"""Variables of a run's pods that these do not have, or with another value."""
+
+
+def render(job: Job, activity: Activity, job_file: Path) -> list[Object]:
+    """All objects of a fleet.
+
+    Args:
+        job: Its name is that of the fleet; its first worker is the driver.
+        job_file: Its folder is the program's.
+
+    Raises:
+        BadJobError: No Service can have the name.
+        UsageError: The program does not fit into a ConfigMap.
+    """
+    require_service_name(job.name)
+    files = Files.of(job_file.resolve().parent) if job.container.program == "mount" else None
+    objects: list[Object] = []
+    if service_account(job.kubernetes, WORKER) is None:
+        objects.append(fleet_object("v1", "ServiceAccount", job, WORKER, automountServiceAccountToken=False))
+    data = {JOB_KEY: job_text(job), ACTIVITY_KEY: activity.model_dump_json()}
+    objects += [
+        fleet_object("v1", "ConfigMap", job, data=data),
+        _labelled(claim(job), activity),
+        headless_service(job, {"control": container.CONTROL_PORT}),
+        *_policies(job),
+    ]
+    program = files.items() if files is not None else None
+    # What the end of a worker means is decided by the driver: none of them ends the Job.
+    refused = {"action": "FailIndex", "onExitCodes": codes(WORKER, PERMANENT_CODES)}
+    workers = job_object(job, WORKER, job.fleet.processes - 1, [refused], _pod(job, activity, WORKER, program))
+    ends = end_on(CHIEF, PERMANENT_CODES)
+    driver = job_object(job, CHIEF, 1, ends, _pod(job, activity, CHIEF, program), maxFailedIndexes=0)
+    objects += [_labelled(each, activity) for each in (workers, driver)]
+    return [*objects, files.config_map(job.name)] if files is not None else objects
+
+
+def _labelled(content: Object, activity: Activity) -> Object:
+    content["metadata"]["labels"][ACTIVITY] = activity.kind
+    return content
+
+
+def _pod(job: Job, activity: Activity, component: str, program: list[Object] | None) -> Object:
+    """The pod template of the driver or of a worker, as that of a run but for what its container does."""
+    pod = template(job, component, program)
+    (own,) = pod["spec"]["containers"]
+    is_driver = component == CHIEF
+    module = activity.driver if is_driver else activity.worker
+    own["command"] = ["/usr/bin/tini", "--", "python", "-m", module]
+    own["env"] = [each for each in own["env"] if each["name"] not in OF_TRAINING]
+    # The completion index of a worker is its index.
+    of_worker = {settings.FIRST_INDEX: "0", settings.DRIVER: _driver(job), **activity.worker_variables}
+    variables = activity.driver_variables if is_driver else of_worker
+    # Kubernetes replaces `$(NAME)`, and `$$` by `$`.
+    own["env"] += [{"name": name, "value": value.replace("$", "$$")} for name, value in variables.items()]
+    own["ports"] = [{"name": "control", "containerPort": container.CONTROL_PORT}] if is_driver else []
+    if not is_driver:
+        # The driver notices by itself whether a worker lives, which serves nothing.
+        del own["startupProbe"], own["livenessProbe"]
+    return _labelled(pod, activity)
+
+
+def _driver(job: Job) -> str:
+    """The address of the driver."""
+    return Address(f"{component_name(job.name, CHIEF)}-0.{job.name}", DATA_PORT).data
+
+
+def _policies(job: Job) -> list[Object]:
+    """Policies that allow nothing but calls of the driver's control port by workers, DNS, and what the job adds."""
+    own = selector(job.name)
+    drivers, workers = pods_of(own, [CHIEF]), pods_of(own, [WORKER])
+    calls = [{"from": peers(own, [WORKER]), "ports": tcp([container.CONTROL_PORT])}]
+    called = [{"to": peers(own, [CHIEF]), "ports": tcp([container.CONTROL_PORT])}]
+    return [
+        _policy(job, job.name, {"matchLabels": own}, [], [to_resolver(), *job.kubernetes.egress]),
+        _policy(job, own_policy(job.name, CHIEF), drivers, calls, []),
+        _policy(job, own_policy(job.name, WORKER), workers, [], called),
+    ]
+
+
+def _policy(job: Job, name: str, pods: Object, ingress: list[Any], egress: list[Any]) -> Object:
+    meta, spec = {"name": name, "labels": labels(job.name)}, policy_spec(pods, ingress, egress)
+    return {"apiVersion": NETWORKING, "kind": "NetworkPolicy", "metadata": meta, "spec": spec}

@@ -1,0 +1,96 @@
+"""`psfleet sweep --on compose`: the driver of a study and its workers as containers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import safetensors.numpy
+from support.compose_fleet import END_SECS, START_SECS
+from support.compose_lab import commanded
+from support.compose_study import SPACE, ComposeStudy, compose_study
+from support.images import docker
+from support.swept_study import SweptStudy
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def wait_for_trials(seen: ComposeStudy) -> None:
+    """Until each worker trains a trial."""
+    seen.wait_for(lambda: all(seen.trials_begun(index) for index in (0, 1)), START_SECS, "a trial on each worker")
+
+
+def rows(seen: ComposeStudy) -> list[dict[str, object]]:
+    """What `psfleet status --json` prints."""
+    found: list[dict[str, object]] = json.loads(seen.run("status", seen.name, "--on", "compose", "--json"))
+    return found
+
+
+@pytest.mark.core
+def test_a_study_in_containers_equals_one_on_processes(tmp_path: Path) -> None:
+    here = SweptStudy.make(tmp_path, SPACE, fleet={"workers": 2})
+    commanded("sweep", str(here.folder / "study.yaml"), "--out", str(here.out))
+    expected = {path.name: safetensors.numpy.load_file(path) for path in (here.out / "weights").iterdir()}
+    with compose_study(tmp_path / "study", tls=True) as seen:
+        seen.sweep()
+        assert seen.end(START_SECS + END_SECS) == 0, seen.tails()
+        assert seen.weights() == expected
+        assert len(expected) == 2
+        screen = seen.screen.read_text()
+        assert "2 of 2: trial" in screen
+        assert "best: trial" in screen
+        assert set(seen.left()) == {"volumes"}
+        assert {path.name for path in (seen.out / "logs").iterdir()} == {"driver.log", "worker-0.log", "worker-1.log"}
+        # Nothing is left to do in the copy, for processes of this machine.
+        again = seen.run("sweep", str(seen.folder / "study.yaml"), "--out", str(seen.out))
+        assert "best: trial" in again
+
+
+def test_killed_workers_and_a_killed_driver_cost_no_finished_trial(tmp_path: Path) -> None:
+    with compose_study(tmp_path / "study", held=True) as seen:
+        seen.sweep()
+        wait_for_trials(seen)
+        seen.kill_inside("worker-0")
+        seen.wait_for(lambda: seen.trials_begun(0) == 2, START_SECS, "the repetition of a trial in a new process")
+        docker("kill", seen.container("worker-1"))
+        seen.wait_for(lambda: seen.trials_begun(1) == 2, START_SECS, "the repetition of the other one")
+        seen.kill_inside("chief")
+        seen.wait_for(lambda: len(seen.entries("listening")) == 2, START_SECS, "another process of the driver")
+        seen.release()
+        assert seen.end() == 0, seen.tails()
+        assert [row["state"] for row in seen.rows()] == ["complete"] * 2
+        assert "worker 0 died (another process has taken its place) and is started again" in seen.screen.read_text()
+
+
+def test_a_study_continues_after_ctrl_c_and_after_down(tmp_path: Path) -> None:
+    with compose_study(tmp_path / "study", held=True) as seen:
+        seen.sweep()
+        wait_for_trials(seen)
+        seen.leave()
+        assert "detached; the study continues" in seen.screen.read_text()
+        found = {str(row["role"]): row["state"] for row in rows(seen)}
+        assert found == {"chief": "running", "worker": "running"}
+        assert "trial " in seen.run("logs", seen.name, "worker-0", "--on", "compose")
+        refused = seen.run("up", str(seen.folder / "other.yaml"), "--out", str(tmp_path / "run"), code=64)
+        assert f"fleet {seen.name} is on the Docker engine as a study" in refused
+        seen.sweep()
+        seen.wait_for(lambda: seen.trials_begun(0) >= 1, START_SECS, "the fleet to be attached to")
+        seen.run("down", seen.name, "--on", "compose")
+        assert seen.end() == 143, seen.tails()
+        assert set(seen.left()) == {"volumes"}
+        seen.release()
+        seen.sweep()
+        assert seen.end(START_SECS + END_SECS) == 0, seen.tails()
+        assert [row["state"] for row in seen.rows()] == ["complete"] * 2
+        seen.run("down", seen.name, "--results", "--on", "compose")
+        assert seen.left() == {}
+
+
+def test_a_program_that_fails_in_each_trial_ends_the_study(tmp_path: Path) -> None:
+    with compose_study(tmp_path / "study") as seen:
+        (seen.folder / "swept_program.py").write_text("def build(**options):\n    raise ValueError('broken')\n")
+        seen.sweep()
+        assert seen.end(START_SECS + END_SECS) == 70, seen.tails()
+        assert "ValueError: broken" in seen.screen.read_text()
+        assert set(seen.left()) == {"volumes"}
