@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,13 @@ from psfleet.service import settings
 from psfleet.service.process import Stop
 
 ORDER = {"source": "/no/run", "data": "data:set", "out": "out.npz", "workers": 2}
+
+
+@pytest.fixture
+def stop() -> Iterator[Stop]:
+    made = Stop()
+    yield made
+    made.listener.uninstall()
 
 
 @pytest.mark.parametrize(
@@ -29,14 +37,14 @@ ORDER = {"source": "/no/run", "data": "data:set", "out": "out.npz", "workers": 2
     ],
 )
 def test_what_cannot_be_predicted_is_refused(
-    tmp_path: Path, changes: dict[str, Any], error: type[Exception], text: str
+    tmp_path: Path, stop: Stop, changes: dict[str, Any], error: type[Exception], text: str
 ) -> None:
     environ = {settings.PREDICTION: json.dumps(ORDER | changes), settings.OUT: str(tmp_path)}
     with pytest.raises(error, match=text):
-        serve(settings.read(environ), Stop())
+        serve(settings.read(environ), stop)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_driver_without_anything_to_predict_is_refused() -> None:
+def test_a_driver_without_anything_to_predict_is_refused(stop: Stop) -> None:
     with pytest.raises(BadJobError, match="PSFLEET_PREDICTION is missing"):
-        serve(settings.read({}), Stop())
+        serve(settings.read({}), stop)

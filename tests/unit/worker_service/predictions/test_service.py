@@ -32,6 +32,8 @@ class Staying:
 
     def __init__(self, driver: ServedDriver, folder: Path) -> None:
         self.stop, self.looks = Stop(), threading.Event()
+        # The test stops it, and no signal.
+        self.stop.listener.uninstall()
         self._link = ContainerLink(driver.client(), folder, Deadlines())
         self._fetch, self._link.fetch = self._link.fetch, self._look  # type: ignore[method-assign]
         self._errors: list[PsfleetError] = []
