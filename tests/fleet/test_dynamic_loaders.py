@@ -95,7 +95,8 @@ def test_a_killed_worker_loses_what_it_has_read_ahead_and_continues_the_epoch(tm
         fleet.gates.hurry()
         fleet.done()
         found, data = times_trained(fleet), reading(fleet)
-    assert 0 < data.lost <= EXAMPLES
+    assert data.lost < EXAMPLES // 4, "no more than it had read ahead"
+    assert data.ended_epochs >= 3
     assert found.max() <= len(data.epochs), "at most once in each epoch"
 
 
@@ -137,7 +138,7 @@ def test_a_restarted_chief_continues_the_counts(tmp_path: Path) -> None:
         fleet.done()
         found, data = times_trained(fleet), reading(fleet)
     assert data.epochs[0].epoch == 0
-    assert 0 < data.lost <= EXAMPLES
+    assert data.lost < EXAMPLES // 4, "no more than it had read ahead"
     assert found.max() <= len(data.epochs)
 
 
