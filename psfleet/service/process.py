@@ -48,6 +48,7 @@ class Stop:
         leaves_on_sigterm: As in `Settings`.
         start_secs: Timeout of the startup probe.
         probes: Answers to health probes until that signal.
+        record: The exit record of this process.
     """
 
     def __init__(self) -> None:
@@ -56,6 +57,7 @@ class Stop:
         self.leaves_on_sigterm = False
         self.start_secs = math.inf
         self.probes = ProbeRecord()
+        self.record = ExitRecord(None)
         self._failed_secs = 0.0
         self.listener = SignalListener(STOP_SIGNALS, self._receive)
 
@@ -71,6 +73,11 @@ class Stop:
     def error(self) -> StoppedError:
         """The error for a process that received a signal."""
         return StoppedError(self.signal_number)
+
+    def end_process(self, code: int) -> None:
+        """Ends this process from any of its threads, and records the exit code, so that a restart ends with it, too."""
+        self.record.end(code, f"it has ended with exit code {code}")
+        os._exit(code)
 
     def cause_of(self, error: PsfleetError) -> PsfleetError:
         """Returns the error with which a process ends: SIGTERM is a failure if the platform sent it to a stuck process.
@@ -118,7 +125,7 @@ def run_service(role: str, load: Callable[[], Service]) -> None:
         die_with(settings.parent_pid)
         if settings.parent_pid:
             end_group_with_this_process()
-        record = ExitRecord(settings.records, program=program_digest(settings))
+        record = stop.record = ExitRecord(settings.records, program=program_digest(settings))
         settings = replace(settings, cause=record.begin() or settings.cause)
         code = _loaded(load)(settings, stop)
     except PsfleetError as raised:

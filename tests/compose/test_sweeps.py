@@ -93,4 +93,5 @@ def test_a_program_that_fails_in_each_trial_ends_the_study(tmp_path: Path) -> No
         seen.sweep()
         assert seen.end(START_SECS + END_SECS) == 70, seen.tails()
         assert "ValueError: broken" in seen.screen.read_text()
+        assert "every member to end" not in seen.screen.read_text(), "workers know that nothing is left to do"
         assert set(seen.left()) == {"volumes"}

@@ -38,7 +38,7 @@ def worker(study: SweptStudy, of: Address, folder: Path, index: int = 0) -> Iter
     loaded = load_study(study.folder / "study.yaml")
     folder.mkdir(exist_ok=True)
     own = {"RUN": "swept", "TRIALS": access_to(loaded.study).model_dump_json(), "DRIVER": of.data}
-    own |= {"PROGRAM_FOLDER": str(study.folder), "INDEX": str(index)}
+    own |= {"PROGRAM_FOLDER": str(study.folder), "INDEX": str(index), "RECORDS": str(folder / ".ended")}
     own["JOB"] = loaded.job_of({}).model_dump_json()
     with running("worker", folder, module="worker_service.trial", **own) as process:
         yield process
@@ -124,5 +124,10 @@ def test_a_program_that_fails_in_each_trial_ends_driver_and_workers(tmp_path: Pa
     with driver(study, address) as drives, worker(study, address, tmp_path / "0") as process:
         assert drives.exit_code(END_SECS) == 70
         assert process.exit_code(END_SECS) == 70
+    # Docker starts the worker again, which finds no driver.
+    with worker(study, address, tmp_path / "0") as again:
+        assert again.exit_code(END_SECS) == 70
+    (end,) = again.failures()
+    assert end["message"] == "it has ended with exit code 70"
     (failure,) = drives.failures()
     assert "missing" in failure["message"]

@@ -48,7 +48,7 @@ def serve(settings: Settings, stop: Stop) -> int:
         StoppedError: A signal stopped this worker.
     """
     with linked(settings) as link:
-        life = SignsOfLife(link.beat, fail=link.fail)
+        life = SignsOfLife(link.beat, stop.end_process, link.fail)
         life.start()
         request = Request.read(link.fetch(REQUEST).parent)
         if settings.index not in request.complete:

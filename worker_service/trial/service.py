@@ -56,7 +56,7 @@ def serve(settings: Settings, stop: Stop) -> int:
 def _serve(study: optuna.Study, access: TrialAccess, settings: Settings, link: DriverLink, stop: Stop) -> None:
     """Trains one trial after the other until a signal comes."""
     programs, done = KeptPrograms(settings.program_folder), None
-    life = SignsOfLife(link.beat, fail=link.fail)
+    life = SignsOfLife(link.beat, stop.end_process, link.fail)
     life.start()
     while not stop.event.is_set():
         assigned = study.user_attrs.get(trial_records.assignment(settings.index))

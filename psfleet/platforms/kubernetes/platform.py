@@ -80,8 +80,6 @@ class Kubernetes:
 
     def check(self, request: Request) -> None:
         """See `Platform`."""
-        if request.activity is not None:
-            raise UsageError(f"a {request.activity.kind} on Kubernetes: expected --on compose")
         if request.fleet:
             require_served(request.job, self._fleet(request.fleet))
         name, cluster = request.job.name, self._cluster

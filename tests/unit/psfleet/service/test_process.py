@@ -18,6 +18,7 @@ from support.chief_samples import sample_job
 from psfleet.errors import BAD_JOB
 from psfleet.polling import wait_until
 from psfleet.service import process
+from psfleet.service.exit_records import AlreadyEndedError, ExitRecord
 from psfleet.service.process import Stop
 from psfleet.service.settings import RECORDS, read
 
@@ -157,3 +158,17 @@ def test_what_a_service_imports_is_exempt_from_garbage_collection() -> None:
     process._loaded(load)
     assert gc.isenabled()
     assert not any(each is imported[0] for each in gc.get_objects())
+
+
+def test_a_process_that_one_of_its_threads_ends_is_not_started_again(
+    stop: Stop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(process.os, "_exit", ended.append)
+    stop.record = ExitRecord(tmp_path, "host")
+    stop.record.begin()
+    stop.end_process(70)
+    assert ended == [70]
+    with pytest.raises(AlreadyEndedError, match="it has ended with exit code 70") as raised:
+        ExitRecord(tmp_path, "host").begin()
+    assert raised.value.exit_code == 70
