@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from psfleet.errors import BUG, DONE, LOST_PEERS, SIGNAL_BASE, STOPPED, PsfleetError
+from psfleet.driver.on_platform import Driven, containers_job, drive_on
 from psfleet.files import only_user
 from psfleet.job.activity import Activity
-from psfleet.job.job import Job, parse_job
-from psfleet.launch.followers import following
-from psfleet.launch.platform import Member, Platform, Request, chief_of
-from psfleet.launch.up import remove, start
-from psfleet.launch.watcher import FleetWatcher, TakenDownError
+from psfleet.job.job import Job
+from psfleet.launch.platform import Member, Platform, Request
 from psfleet.service import settings
-from psfleet.service.logs import is_failure
 from psfleet.sweep import results
 from psfleet.sweep.copied import copied_study, copy_study, require_copy, save_logs
 from psfleet.sweep.database import optuna_module
@@ -25,10 +20,6 @@ from psfleet.sweep.storage import num_trials
 from psfleet.sweep.workers import access_to
 
 KIND = "study"
-OF_CONTAINERS = ("program", "options", "optimizer", "train", "device", "deadlines", "container", "kubernetes", "tls")
-"""Sections of a study's job that describe its containers, or without which there is no job."""
-SHOWN = frozenset({"trial", "worker_lost", "started", "waits", "member_failed", "gone", "traceback"})
-"""Events of the driver's log and of the fleet whose messages are shown."""
 
 
 def fleet_job(loaded: LoadedStudy) -> Job:
@@ -38,9 +29,8 @@ def fleet_job(loaded: LoadedStudy) -> Job:
         BadJobError: It is not valid.
     """
     first = {name: dimension.samples[0] for name, dimension in loaded.study.space.items()}
-    content = {key: value for key, value in loaded.content_of(first).items() if key in OF_CONTAINERS}
     number = min(loaded.study.fleet.workers, num_trials(loaded.study))
-    return parse_job({**content, "name": loaded.study.name, "fleet": {"workers": 1, "spares": number}})
+    return containers_job(loaded.content_of(first), loaded.study.name, number)
 
 
 def study_activity(loaded: LoadedStudy) -> Activity:
@@ -83,53 +73,18 @@ def sweep_on(
     request = Request(fleet_job(loaded), loaded.folder / "job.yaml", fresh, activity=activity)
     if not fresh:
         require_copy(folder, on, platform.has_results(name))
-    with following(platform, name) as follower:
-        start(platform, request)
+
+    def started() -> None:
         on_start()
         if fresh:
             with only_user(folder, "psfleet sweep"):
                 clear(folder)
-        seen = _Seen(show)
-        try:
-            FleetWatcher(platform, request.job, seen).run()
-        except TakenDownError:
-            raise TakenDownError(name, KIND) from None
-        members = platform.members(name)
-        chief = chief_of(members)
-        if chief is None:
-            raise TakenDownError(name, KIND)
+
+    def copy(members: Sequence[Member], driven: Driven) -> bool:
         save_logs(platform, members, folder)
         copy_study(platform, request.job, folder, on)
-        if follower.is_last():
-            remove(platform, name)
-        else:
-            show(f"another command follows fleet {name}, and removes it at its own end")
-    return _progress(loaded, folder, chief, seen)
+        return False
 
-
-class _Seen:
-    """Receives the entries of the driver's log; shows some, and remembers how the driver failed."""
-
-    def __init__(self, show: Callable[[str], None]) -> None:
-        self._show = show
-        self.failure: Mapping[str, Any] = {}
-
-    def __call__(self, entry: Mapping[str, Any]) -> None:
-        """Takes an entry."""
-        if is_failure(entry):
-            self.failure = entry
-        if entry.get("event") in SHOWN and "message" in entry:
-            self._show(str(entry["message"]))
-
-
-def _progress(loaded: LoadedStudy, folder: Path, driver: Member, seen: _Seen) -> Progress:
-    """What the study has reached; raises the driver's error."""
-    code = driver.exit_code if driver.exit_code is not None else BUG
-    if code != DONE:
-        cause = seen.failure.get("message") if seen.failure.get("exit_code") == code else None
-        error = PsfleetError(f"study {loaded.study.name}: {cause or f'{driver.name}: {driver.cause}'}")
-        # A killed driver is a lost peer.
-        error.exit_code = LOST_PEERS if code > SIGNAL_BASE and code not in STOPPED else code
-        raise error
+    drive_on(platform, request, show, started, copy).require_done(f"study {name}")
     finished = copied_study(loaded, folder)
     return Progress(num_trials(loaded.study), finished, results.best_first(loaded.study, finished))
