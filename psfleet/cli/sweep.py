@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +12,7 @@ import typer
 from rich.console import Console
 
 from psfleet.cli.arguments import Context, Namespace, OnMachine, option_words
+from psfleet.cli.detaching import detaching
 from psfleet.cli.output import progress_console
 from psfleet.errors import SIGNAL_BASE
 from psfleet.platforms.choice import platform, require_no_cluster
@@ -44,9 +44,10 @@ def sweep(
         where = ["--on", on, *option_words({"--context": context, "--namespace": namespace})]
         again = shlex.join(["psfleet", "sweep", str(study), *option_words({"--out": out}), *where])
         down = shlex.join(["psfleet", "down", loaded.study.name, *where])
-        with _detaching(console, again, down, fresh) as on_start:
+        show = partial(_print, console)
+        with detaching(show, "study", again, again + " --fresh" * fresh, down) as on_start:
             place = platform(on, context, namespace)
-            found = sweep_on(place, loaded, folder, on, fresh, lambda text: _print(console, text), on_start)
+            found = sweep_on(place, loaded, folder, on, fresh, show, on_start)
     best = found.best[0]
     _print(
         console, f"best: trial {best.number}, {loaded.study.objective.metric} {best.value:.6g}, {parameters_text(best)}"
@@ -61,28 +62,6 @@ def _here(loaded: LoadedStudy, folder: Path, fresh: bool, console: Console) -> P
         return run_study(loaded, folder, fresh, _Lines(console, loaded.study))
     except KeyboardInterrupt:
         _print(console, "interrupted: the same command continues the study, and repeats no finished trial")
-        raise typer.Exit(SIGNAL_BASE + signal.SIGINT) from None
-
-
-@contextmanager
-def _detaching(console: Console, again: str, down: str, fresh: bool) -> Iterator[Callable[[], None]]:
-    """Context manager for a study in containers, which continues if this command is interrupted.
-
-    Args:
-        again: The command line without `--fresh`.
-        down: The command line that ends the study.
-
-    Yields:
-        A function that is called once the fleet is started.
-    """
-    started: list[bool] = []
-    try:
-        yield lambda: started.append(True)
-    except KeyboardInterrupt:
-        text = f"detached; the study continues. `{again}` reattaches to it"
-        if not started:
-            text = f"interrupted before the whole fleet was started. `{again}{' --fresh' * fresh}` starts it"
-        _print(console, f"{text}, `{down}` ends it.")
         raise typer.Exit(SIGNAL_BASE + signal.SIGINT) from None
 
 

@@ -10,12 +10,16 @@ from psfleet.job.access import Access
 class Activity(Access):
     """What a fleet without ps does.
 
+    The driver may have the folder of a model, which its container mounts read only at `container.MODEL`.
+
     Attributes:
         kind: What is driven, in one word: study.
         driver: The module that the chief's container runs.
         worker: The module that each of the other containers runs.
         driver_variables: Environment of the driver, beside that of every container.
         worker_variables: Environment of each worker, beside that of every container and the driver's address.
+        model_folder: The folder of the model, on this machine (docker compose); empty: it is not there.
+        model_fleet: The fleet whose results are the folder of the model; empty: none.
     """
 
     DESCRIPTION: ClassVar[str] = "an activity of a fleet"
@@ -25,6 +29,8 @@ class Activity(Access):
     worker: str
     driver_variables: dict[str, str]
     worker_variables: dict[str, str]
+    model_folder: str = ""
+    model_fleet: str = ""
 
 
 def kind_of(activity: Activity | None) -> str:

@@ -20,6 +20,8 @@ TLS = "/tls"
 """ca.crt, tls.crt and tls.key of the container's role; read only."""
 STORE = "/store"
 """Files that the environment names for the client of an object store (docker compose); read only."""
+MODEL = "/model"
+"""The folder of the model of a fleet that predicts: a mount of the driver; read only."""
 FAILURE = "/tmp/psfleet-failure"
 """File for the cause of a lasting failure, in containers that their engine always starts again (see
 `psfleet.service.lasting_failure`)."""

@@ -47,7 +47,7 @@ def serve(settings: Settings, stop: Stop) -> int:
     with folders.kept(out, source.request_of_containers(order.data, order.workers)) as (folder, request):
         recruited = _workers(settings, source, folder, order.workers)
         shares = drive(request, source.job.deadlines, folder, out, recruited, _log_loss, check)
-    logger.info("%s", summary(shares, source, out, order.workers, time.monotonic() - began), extra={"event": "done"})
+    logger.info("%s", summary(shares, source, order.workers, time.monotonic() - began), extra={"event": "done"})
     return 0
 
 

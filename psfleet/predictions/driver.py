@@ -84,10 +84,10 @@ def drive(
     return shares
 
 
-def summary(shares: files.Shares, source: Source, out: Path, workers: int, secs: float) -> str:
+def summary(shares: files.Shares, source: Source, workers: int, secs: float) -> str:
     """What was predicted, in one line."""
     outputs = ", ".join(f"{each.name} {each.dtype} {[shares.num_examples, *each.shape]}" for each in shares.outputs)
-    return f"{out}: {outputs} of {source.name}, by {workers} workers in {secs:.1f} s"
+    return f"{outputs} of {source.name}, by {workers} workers in {secs:.1f} s"
 
 
 def _complete(

@@ -21,12 +21,17 @@ GROUP_BYTES = 32 << 20
 """Values of a row group of Parquet, at least."""
 
 
-def require_format(out: Path) -> None:
-    """Raises UsageError if predictions cannot be written to a file of this name."""
+def require_name(out: Path) -> None:
+    """Raises UsageError if a name is not that of a file that can be written."""
     if out.suffix not in (NPZ, PARQUET):
         raise UsageError(f"--out {out}: expected a name that ends in {NPZ} or {PARQUET}")
     if not out.parent.is_dir() or out.is_dir():
         raise UsageError(f"--out {out}: expected a file in a folder that exists")
+
+
+def require_format(out: Path) -> None:
+    """As `require_name`; also if this process cannot write the format."""
+    require_name(out)
     if out.suffix == PARQUET and find_spec("pyarrow") is None:
         raise UsageError(f"--out {out}: pyarrow is not installed, expected pip install 'psfleet[parquet]', or {NPZ}")
 

@@ -56,16 +56,19 @@ class ComposeStudy(Fleet):
 
 
 @contextmanager
-def compose_study(folder: Path, tls: bool = False, held: bool = False, **fields: Any) -> Iterator[ComposeStudy]:
+def compose_study(
+    folder: Path, tls: bool = False, held: bool = False, predicts: bool = False, **fields: Any
+) -> Iterator[ComposeStudy]:
     """A study of two trials on two workers; everything that the engine has of it is removed with the block.
 
     Args:
+        predicts: Whether the program can predict.
         held: Whether no step ends until `release`.
         fields: Of the study file.
     """
     name = f"test-{uuid.uuid4().hex[:8]}"
     folder.mkdir(exist_ok=True)
-    options = {"folder": "/tmp", "gate": "/program"}
+    options = {"folder": "/tmp", "gate": "/program", "predicts": predicts}
     SweptStudy.make(folder, SPACE, options, **{"name": name, "fleet": {"workers": 2}, **fields})
     job = yaml.safe_load((folder / "job.yaml").read_text())
     (folder / "job.yaml").write_text(yaml.safe_dump({**job, "tls": tls}))

@@ -9,8 +9,18 @@ from typing import Any
 from psfleet.addresses import DATA_PORT, Address
 from psfleet.job.activity import Activity
 from psfleet.job.job import Job
-from psfleet.manifests.compose.mounts import plain
-from psfleet.manifests.compose.render import FLEET, RESULTS, Paths, Service, after, closed_network, member, project
+from psfleet.manifests import container
+from psfleet.manifests.compose.mounts import bind, plain
+from psfleet.manifests.compose.render import (
+    FLEET,
+    RESULTS,
+    Paths,
+    Service,
+    after,
+    closed_network,
+    member,
+    project,
+)
 from psfleet.manifests.yaml_text import dump
 from psfleet.service import settings
 
@@ -20,6 +30,8 @@ CONTENT = "psfleet.activity.content"
 """Label of the containers: the activity, as JSON."""
 CHIEF = "chief"
 """The driver's service."""
+MODEL = "model"
+"""The volume with the model, which is that of another fleet's results."""
 OF_TRAINING = (settings.PS, settings.METRICS_PORT)
 """Variables that drivers and their workers do not read."""
 
@@ -51,12 +63,23 @@ def render(job: Job, activity: Activity, job_file: Path, folder: Path | None = N
         services[f"worker-{index}"] = service
     own = {settings.ADDRESS: address.data, **activity.driver_variables}
     driver = _service(job, activity, paths, CHIEF, activity.driver, own)
+    driver["volumes"] += _model(activity)
+    volumes: dict[str, Any] = {RESULTS: {"labels": {ACTIVITY: activity.kind}}}
+    if activity.model_fleet:
+        volumes[MODEL] = {"external": True, "name": f"{project(activity.model_fleet)}_{RESULTS}"}
     return {
         "name": project(job.name),
         "services": {**services, CHIEF: {**driver, "depends_on": after([*services])}},
         "networks": {FLEET: closed_network()},
-        "volumes": {RESULTS: {"labels": {ACTIVITY: activity.kind}}},
+        "volumes": volumes,
     }
+
+
+def _model(activity: Activity) -> list[dict[str, Any]]:
+    """The mount of the model."""
+    if activity.model_fleet:
+        return [{"type": "volume", "source": MODEL, "target": container.MODEL, "read_only": True}]
+    return [bind(plain(activity.model_folder), container.MODEL)] if activity.model_folder else []
 
 
 def _service(

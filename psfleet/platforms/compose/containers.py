@@ -138,13 +138,17 @@ def require_run(name: str, containers: Sequence[Container]) -> None:
         )
 
 
-def require_readable(home: Path) -> None:
+def require_readable(home: Path, pattern: str = "*.py") -> None:
     """Checks that the containers' user can read a folder that is mounted.
 
+    Args:
+        pattern: Of what is read in the folder.
+
     Raises:
-        UsageError: The folder or one of its modules is not readable by all.
+        UsageError: The folder or something in it is not readable by all.
     """
-    for path, mode in [(home, 0o5), *[(path, 0o4) for path in home.glob("*.py")]]:
+    for path in [home, *home.glob(pattern)]:
+        mode = 0o5 if path.is_dir() else 0o4
         if path.stat().st_mode & mode != mode:
             raise UsageError(f"{path} cannot be read by user {USER}, as which containers run: `chmod -R o+rX {home}`")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import docker
 from docker.models.containers import Container
@@ -32,6 +33,8 @@ def require_startable(
         require_no_way_out(job, request.fleet)
     if job.container.program == "mount":
         require_readable(request.job_file.resolve().parent)
+    if request.activity is not None and request.activity.model_folder:
+        require_readable(Path(request.activity.model_folder), "**/*")
     require_usable(job)
     require_run(job.name, containers)
     require_kind(job.name, request.activity, containers, volumes)

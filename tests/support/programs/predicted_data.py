@@ -47,6 +47,20 @@ def held() -> tf.data.Dataset:
     return tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec([2], tf.float32))
 
 
+def held_in_container() -> tf.data.Dataset:
+    """As `held`, in a container that cannot write beside this file: it has `/tmp/reader` once it reads."""
+    hold = Path(__file__).parent / "hold"
+
+    def rows() -> Iterator[np.ndarray]:
+        Path("/tmp/reader").touch()
+        yield from features()[:4]
+        while hold.exists():
+            FOREVER.wait(LOOK_SECS)
+        yield from features()[4:]
+
+    return tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec([2], tf.float32))
+
+
 def numbers() -> tf.data.Dataset:
     """Numbers as features."""
     return tf.data.Dataset.range(3)

@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 from support.command_line import Psfleet
 from support.exported_run import trained
+from support.scripted_platform import ScriptedPlatform, ended, log, member
 
+from psfleet.cli import predict
+from psfleet.launch import watcher
+from psfleet.service import settings
 from psfleet.sweep.database import DATABASE, opened, optuna_module
 
 
@@ -18,6 +22,10 @@ from psfleet.sweep.database import DATABASE, opened, optuna_module
         (["--data", "module:", "--out", "o.npz"], "--data module:: expected MODULE:CALLABLE"),
         (["--data", "m:c", "--out", "o.csv"], "--out o.csv: expected a name that ends in .npz or .parquet"),
         (["--data", "m:c", "--out", "o.npz", "--step", "7"], "--step 7: . has no checkpoint of that step"),
+        (["--data", "m:c", "--out", "o.npz", "--on", "slurm"], "platform 'slurm': expected one of compose, kubernetes"),
+        (["--data", "m:c", "--out", "o.npz", "--on", "kubernetes"], "predictions run on compose or, without --on"),
+        (["--data", "no_colon", "--out", "o.npz", "--on", "compose"], "--data no_colon: expected MODULE:CALLABLE"),
+        (["--data", "m:c", "--out", "o.csv", "--on", "compose"], "--out o.csv: expected a name that ends in .npz"),
         (["--data", "m:c", "--out", "o.npz", "--best"], "--best: the job of . has no checkpoint.best"),
     ],
 )
@@ -46,3 +54,44 @@ def test_a_study_without_a_complete_trial_is_refused(psfleet: Psfleet, tmp_path:
     assert "the best trial has no weights, expected a study with a complete trial" in said.err
     said = psfleet("predict", ".", "--data", "m:c", "--out", "o.npz", "--best")
     assert "whose best trial is used, expected neither --step nor --best" in said.err
+
+
+@pytest.fixture
+def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScriptedPlatform:
+    """On which a prediction ends well."""
+    monkeypatch.setenv(settings.STATE, str(tmp_path / "state"))
+    monkeypatch.setattr(watcher, "LEAVE_SECS", 0.1)
+    (tmp_path / "volume").mkdir()
+    (tmp_path / "volume" / "predictions.npz").write_bytes(b"all")
+    lines = log({"event": "done", "message": "predictions of step 0"})
+    looks = [[], [member("chief", activity="prediction")], [ended("chief", activity="prediction")]]
+    found = ScriptedPlatform(*looks, logs={"chief": lines}, results=tmp_path / "volume")
+    monkeypatch.setattr(predict, "platform", lambda name: found)
+    return found
+
+
+def test_containers_predict_with_as_many_workers_as_the_job_has(
+    psfleet: Psfleet, platform: ScriptedPlatform, tmp_path: Path
+) -> None:
+    trained(tmp_path)
+    said = psfleet("predict", ".", "--data", "m:c", "--out", "o.npz", "--on", "compose")
+    assert (said.code, said.out.splitlines()[-1]) == (0, "o.npz: predictions of step 0"), said.err
+    assert (tmp_path / "o.npz").read_bytes() == b"all"
+    (request,) = platform.applied
+    assert request.job.fleet.processes == 1 + 1
+
+
+def test_the_hint_after_ctrl_c_repeats_the_command(
+    psfleet: Psfleet, platform: ScriptedPlatform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    trained(tmp_path)
+    monkeypatch.setattr("psfleet.driver.on_platform.FleetWatcher.run", interrupt)
+    options = "--data m:c --out o.npz --workers 2 --step 0 --on compose"
+    said = psfleet("predict", ".", *options.split())
+    assert said.code == 130
+    text = " ".join((said.out + said.err).split())
+    assert f"detached; the prediction continues. `psfleet predict . {options}` reattaches to it" in text
+    assert "`psfleet down net-predict --on compose` ends it." in text

@@ -64,13 +64,13 @@ def test_the_hint_after_ctrl_c_repeats_the_command(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(platform, "log", interrupt)
-    monkeypatch.setattr("psfleet.sweep.on_platform.FleetWatcher.run", interrupt)
+    monkeypatch.setattr("psfleet.driver.on_platform.FleetWatcher.run", interrupt)
     said = psfleet("sweep", "study.yaml", "--on", "kubernetes", "--out", "a b", "--context", "far")
     again = "psfleet sweep study.yaml --out 'a b' --on kubernetes --context far"
     assert said.code == 130
     assert f"detached; the study continues. `{again}` reattaches to it" in said.out
     assert "`psfleet down small --on kubernetes --context far` ends it." in said.out
-    monkeypatch.setattr("psfleet.sweep.on_platform.start", interrupt)
+    monkeypatch.setattr("psfleet.driver.on_platform.start", interrupt)
     said = psfleet("sweep", "study.yaml", "--on", "compose", "--fresh")
     assert "`psfleet sweep study.yaml --on compose --fresh` starts it" in said.out
 

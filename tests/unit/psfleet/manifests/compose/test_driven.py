@@ -76,3 +76,20 @@ def test_containers_and_volume_say_what_the_fleet_does(tmp_path: Path) -> None:
         label = service["labels"][CONTENT]
         assert Activity.from_json(label.replace("$$", "$"), "label") == ACTIVITY
         assert json.loads(service["environment"]["PSFLEET_JOB"])["name"] == "small"
+
+
+def test_the_driver_alone_mounts_a_model_of_this_machine(tmp_path: Path) -> None:
+    activity = ACTIVITY.model_copy(update={"model_folder": "/runs/$1"})
+    found = render(driven_job(), activity, tmp_path / "job.yaml")["services"]
+    mount = found["chief"]["volumes"][-1]
+    assert (mount["source"], mount["target"], mount["read_only"]) == ("/runs/$$1", "/model", True)
+    assert not [each for name in WORKERS for each in found[name]["volumes"] if each["target"] == "/model"]
+
+
+def test_the_driver_mounts_the_results_of_another_fleet_as_its_model(tmp_path: Path) -> None:
+    activity = ACTIVITY.model_copy(update={"model_fleet": "digits"})
+    content = render(driven_job(), activity, tmp_path / "job.yaml")
+    assert content["volumes"]["model"] == {"external": True, "name": "psfleet-digits_results"}
+    mount = {"type": "volume", "source": "model", "target": "/model", "read_only": True}
+    assert [name for name, each in content["services"].items() if mount in each["volumes"]] == ["chief"]
+    assert "model" not in render(driven_job(), ACTIVITY, tmp_path / "job.yaml")["volumes"]

@@ -1,0 +1,117 @@
+"""The trained model of a prediction in containers: of a fleet of the platform, or of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from psfleet.checkpoint.location import parse
+from psfleet.errors import UsageError
+from psfleet.job.job import Job, parse_job
+from psfleet.job.reading import path_loader, read_mapping
+from psfleet.launch.platform import Platform
+from psfleet.predictions.source import find
+from psfleet.sweep.database import DATABASE
+from psfleet.sweep.loaded_study import load_study
+
+
+@dataclass(frozen=True)
+class PlatformModel:
+    """A trained model, and the containers that can load it.
+
+    Attributes:
+        name: Of the job or the study.
+        job: Content of the job that describes the containers.
+        home: The folder of the program; mounts are relative to it.
+        workers: Of the job's or the study's fleet.
+        folder: The folder of the model on this machine; empty: it is not there.
+        fleet: The fleet whose results have the model; empty: none.
+        step, best: As of `source.find`, which the driver calls; the folder of one checkpoint needs neither.
+    """
+
+    name: str
+    job: Mapping[str, Any]
+    home: Path
+    workers: int
+    folder: str = ""
+    fleet: str = ""
+    step: int | None = None
+    best: bool = False
+
+
+def find_model(platform: Platform, text: str, step: int | None, best: bool) -> PlatformModel:
+    """The model that an argument of `psfleet predict --on` names.
+
+    Args:
+        text: A job or study file, for the results of its fleet on the platform; a study whose fleet has none may be
+            one of this machine. Or a run folder, or a checkpoint.
+        step, best: As of `source.find`.
+
+    Raises:
+        UsageError: There are no results, or they cannot be used in containers.
+        NoCheckpointError: There is no checkpoint, or none is valid.
+    """
+    location = parse(text)
+    if not isinstance(location, Path):
+        raise _is_store(text)
+    if location.is_file() and location.suffix in (".yaml", ".yml"):
+        content = read_mapping(location, "job file", path_loader(location.resolve().parent))
+        if "space" in content and "program" not in content:
+            return _of_study(platform, location, step, best)
+        return _of_fleet(platform, location, parse_job(content, text), step, best)
+    return _of_this_machine(text, step, best)
+
+
+def _of_fleet(platform: Platform, path: Path, job: Job, step: int | None, best: bool) -> PlatformModel:
+    if job.checkpoint.store is not None:
+        raise _is_store(f"checkpoint.store of {path}")
+    if not platform.has_results(job.name):
+        raise UsageError(
+            f"{path}: fleet {job.name} has no results on this platform, expected those of psfleet up, or a run folder"
+        )
+    content = job.model_dump(mode="json")
+    home = path.resolve().parent
+    return PlatformModel(job.name, content, home, job.fleet.workers, fleet=job.name, step=step, best=best)
+
+
+def _of_study(platform: Platform, path: Path, step: int | None, best: bool) -> PlatformModel:
+    loaded = load_study(path)
+    name, workers = loaded.study.name, loaded.study.fleet.workers
+    if step is not None or best:
+        raise UsageError(f"{path} is a study, whose best trial is used, expected neither --step nor --best")
+    content = loaded.content_of({key: dimension.samples[0] for key, dimension in loaded.study.space.items()})
+    if platform.has_results(name):
+        return PlatformModel(name, content, loaded.folder, workers, fleet=name)
+    folder = Path("studies", name).absolute()
+    if not (folder / DATABASE).is_file():
+        raise UsageError(
+            f"{path}: study {name} has results neither on this platform nor in {folder}, expected psfleet sweep before"
+        )
+    return PlatformModel(name, content, loaded.folder, workers, folder=str(folder))
+
+
+def _of_this_machine(text: str, step: int | None, best: bool) -> PlatformModel:
+    """The checkpoint that is found now: what a run writes later does not change it."""
+    found = find(text, step, best)
+    if found.checkpoint is None:
+        raise UsageError(f"{text} is the folder of a study, expected its study file, whose job has the program")
+    folder = found.checkpoint.folder
+    if not isinstance(folder, Path):
+        raise _is_store(str(folder))
+    if found.job.container.program == "mount" and not found.folder.is_dir():
+        raise UsageError(
+            f"{text}: the folder of its program, {found.folder}, is not on this machine, expected the job file of a "
+            "run whose results are on the platform"
+        )
+    home = found.folder if found.folder.is_dir() else Path.cwd()
+    content = found.job.model_dump(mode="json")
+    return PlatformModel(found.job.name, content, home, found.job.fleet.workers, folder=str(folder.absolute()))
+
+
+def _is_store(what: str) -> UsageError:
+    return UsageError(
+        f"{what} is in an object store, from which containers do not predict: expected predictions on this machine, "
+        "without --on"
+    )

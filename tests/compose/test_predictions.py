@@ -1,0 +1,78 @@
+"""`psfleet predict --on compose`: the driver of a prediction and its workers as containers."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from support.compose_fleet import END_SECS, START_SECS
+from support.compose_lab import commanded
+from support.compose_prediction import WORKERS, ComposePrediction, arrays, compose_prediction
+from support.compose_study import compose_study
+from support.programs import predicted_data
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def wait_for_readers(seen: ComposePrediction) -> None:
+    """Until each worker reads the data set."""
+    seen.wait_for(lambda: all(map(seen.is_reading, WORKERS)), START_SECS, "the workers to read")
+
+
+@pytest.mark.core
+def test_the_file_is_that_of_processes_although_a_worker_is_killed(tmp_path: Path) -> None:
+    with compose_prediction(tmp_path / "run") as seen:
+        seen.hold()
+        seen.predict()
+        wait_for_readers(seen)
+        seen.kill_inside("worker-0")
+        seen.wait_for(lambda: "worker 0 died" in seen.screen.read_text(), START_SECS, "another process of the worker")
+        seen.release()
+        assert seen.end(START_SECS + END_SECS) == 0, seen.tails()
+        assert arrays(seen.file) == seen.predicted_here()
+        assert f"{seen.file}: predictions float32 [10, 3] of step 0, by 2 workers" in seen.screen.read_text()
+        assert "is started again; its share is predicted again" in seen.screen.read_text()
+        assert seen.left() == {}
+
+
+@pytest.mark.extended
+def test_a_killed_driver_continues_and_the_same_command_reattaches(tmp_path: Path) -> None:
+    with compose_prediction(tmp_path / "run") as seen:
+        seen.hold()
+        seen.predict()
+        wait_for_readers(seen)
+        seen.kill_inside("chief")
+        seen.wait_for(lambda: len(seen.entries("listening")) == 2, START_SECS, "another process of the driver")
+        seen.leave()
+        assert "detached; the prediction continues" in seen.screen.read_text()
+        assert not seen.file.exists()
+        seen.predict()
+        seen.release()
+        assert seen.end(START_SECS + END_SECS) == 0, seen.tails()
+        assert arrays(seen.file) == seen.predicted_here()
+        assert seen.left() == {}
+
+
+@pytest.mark.extended
+def test_data_that_fail_end_the_prediction_with_their_reason(tmp_path: Path) -> None:
+    with compose_prediction(tmp_path / "run") as seen:
+        seen.predict("failing")
+        assert seen.end(START_SECS + END_SECS) == 70, seen.tails()
+        assert "reading the data set raised ValueError: no more rows" in seen.screen.read_text().splitlines()[-1]
+        assert not seen.file.exists()
+        assert seen.left() == {}
+
+
+@pytest.mark.extended
+def test_the_best_trial_in_the_results_of_a_study_predicts(tmp_path: Path) -> None:
+    with compose_study(tmp_path / "study", predicts=True) as seen:
+        seen.sweep()
+        assert seen.end(START_SECS + END_SECS) == 0, seen.tails()
+        shutil.copy(predicted_data.__file__, seen.folder)
+        study, data = str(seen.folder / "study.yaml"), ("--data", "predicted_data:numbers")
+        there, here = seen.folder / "there.npz", seen.folder / "here.npz"
+        commanded("predict", study, *data, "--out", str(there), "--on", "compose")
+        commanded("predict", str(seen.out), *data, "--out", str(here), "--workers", "2")
+        assert arrays(there) == arrays(here)
+        assert set(seen.left()) == {"volumes"}, "the results of the study stay"

@@ -1,0 +1,81 @@
+"""A prediction whose driver and workers are containers: the run folder of its model, and its command."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from support.compose_fleet import Fleet, psfleet
+from support.exported_run import trained
+from support.images import docker
+from support.programs import predicted_data
+
+NAME = "net-predict"
+WORKERS = ("worker-0", "worker-1")
+
+
+class ComposePrediction(Fleet):
+    """The fleet of a prediction with the model of the run in its folder."""
+
+    @property
+    def file(self) -> Path:
+        """The predictions."""
+        return self.folder / "out.npz"
+
+    def predict(self, data: str = "held_in_container") -> None:
+        """Starts `psfleet predict --on compose`."""
+        command = psfleet("predict", str(self.folder), *self._of_data(data), "--out", str(self.file))
+        with self._screen(len(self.commands) + 1).open("wb") as screen:
+            process = subprocess.Popen(
+                [*command, "--on", "compose"],
+                stdin=subprocess.DEVNULL, stdout=screen, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        self.commands.append(process)
+
+    def predicted_here(self) -> dict[str, bytes]:
+        """What processes of this machine predict."""
+        path = self.folder / "local.npz"
+        self.run("predict", str(self.folder), *self._of_data("labelled"), "--out", str(path))
+        return arrays(path)
+
+    def hold(self) -> None:
+        """No data set ends until `release`."""
+        (self.folder / "hold").touch()
+
+    def release(self) -> None:
+        """See `hold`."""
+        (self.folder / "hold").unlink()
+
+    def is_reading(self, worker: str) -> bool:
+        """Whether the present process of a worker reads the data set."""
+        return docker("exec", self.container(worker), "test", "-e", "/tmp/reader", check=False).returncode == 0
+
+    def _of_data(self, data: str) -> list[str]:
+        return ["--data", f"predicted_data:{data}", "--workers", "2"]
+
+
+def arrays(path: Path) -> dict[str, bytes]:
+    """The arrays of a file by name, bit for bit; the archive around them depends on the version of Python."""
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+@contextmanager
+def compose_prediction(folder: Path) -> Iterator[ComposePrediction]:
+    """A run folder with a program; everything that the engine has of its prediction is removed with the block."""
+    folder.mkdir()
+    shutil.copy(predicted_data.__file__, trained(folder))
+    folder.chmod(0o755)
+    found = ComposePrediction(NAME, folder)
+    try:
+        yield found
+    finally:
+        for command in found.commands:
+            command.kill()
+            command.wait()
+        if found.left():
+            subprocess.run(psfleet("down", NAME, "--results"), stdin=subprocess.DEVNULL, capture_output=True)
