@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
-from support.compose_fleet import END_SECS, START_SECS
+from support.compose_fleet import END_SECS, START_SECS, inspected
 from support.compose_lab import commanded
-from support.compose_prediction import WORKERS, ComposePrediction, arrays, compose_prediction
+from support.compose_prediction import WORKERS, ComposePrediction, arrays, compose_prediction, compose_run
 from support.compose_study import compose_study
 from support.programs import predicted_data
+
+from psfleet.manifests.compose.render import project
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -62,6 +65,26 @@ def test_data_that_fail_end_the_prediction_with_their_reason(tmp_path: Path) -> 
         assert "reading the data set raised ValueError: no more rows" in seen.screen.read_text().splitlines()[-1]
         assert not seen.file.exists()
         assert seen.left() == {}
+
+
+@pytest.mark.extended
+def test_the_newest_checkpoint_in_the_results_of_a_run_predicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with compose_run(tmp_path / "run") as seen:
+        seen.up()
+        assert seen.end(START_SECS + END_SECS) == 0, seen.tails()
+        data, there, here = ("--data", "predicted_data:labelled"), seen.folder / "there.npz", seen.folder / "here.npz"
+        said = commanded("predict", str(seen.job), *data, "--out", str(there), "--on", "compose")
+        assert "predictions float32 [10, 3] of step 3, by 2 workers" in said.stdout
+        # The folder of the program in its container is not on this machine.
+        refused = seen.run("predict", str(seen.out), *data, "--out", str(here), "--on", "compose", code=64)
+        assert "the folder of its program, /program, is not on this machine" in refused
+        monkeypatch.setenv("PYTHONPATH", str(seen.folder), prepend=os.pathsep)
+        commanded("predict", str(seen.out), *data, "--out", str(here), "--workers", "2")
+        assert arrays(there) == arrays(here)
+        assert set(seen.left()) == {"volumes"}, "the results of the run stay"
+        assert inspected("ps", "--all", project(f"{seen.name}-predict")) == {}
 
 
 @pytest.mark.extended

@@ -1,16 +1,20 @@
-"""A prediction whose driver and workers are containers: the run folder of its model, and its command."""
+"""Predictions whose driver and workers are containers: runs with their models, and the command."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+import uuid
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import yaml
+
+from psfleet.manifests.certificates_folder import certificates_folder
 from support.compose_fleet import Fleet, psfleet
-from support.exported_run import trained
+from support.exported_run import PROGRAM, trained
 from support.images import docker
 from support.programs import predicted_data
 
@@ -74,8 +78,38 @@ def compose_prediction(folder: Path) -> Iterator[ComposePrediction]:
     try:
         yield found
     finally:
-        for command in found.commands:
-            command.kill()
-            command.wait()
-        if found.left():
-            subprocess.run(psfleet("down", NAME, "--results"), stdin=subprocess.DEVNULL, capture_output=True)
+        _end(found, NAME)
+
+
+@contextmanager
+def compose_run(folder: Path) -> Iterator[Fleet]:
+    """A job that trains for a moment with `tls`; what the engine has of it and of its prediction is removed."""
+    folder.mkdir()
+    shutil.copy(predicted_data.__file__, folder)
+    (folder / "versioned_program.py").write_text(PROGRAM)
+    found = Fleet(f"test-{uuid.uuid4().hex[:8]}", folder)
+    job = {
+        "name": found.name,
+        "program": "versioned_program:keras_program",
+        "fleet": {"workers": 2},
+        "optimizer": {"name": "sgd", "learning_rate": 0.1},
+        "train": {"steps": 3, "batch_size": 2},
+        "tls": True,
+    }
+    found.job.write_text(yaml.safe_dump(job))
+    folder.chmod(0o755)
+    try:
+        yield found
+    finally:
+        _end(found, found.name, f"{found.name}-predict")
+
+
+def _end(found: Fleet, *names: str) -> None:
+    """Ends all commands, and removes fleets."""
+    for command in found.commands:
+        command.kill()
+        command.wait()
+    for name in names:
+        if Fleet(name, found.folder).left():
+            subprocess.run(psfleet("down", name, "--results"), stdin=subprocess.DEVNULL, capture_output=True)
+        shutil.rmtree(certificates_folder(name), ignore_errors=True)
