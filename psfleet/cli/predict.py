@@ -72,7 +72,7 @@ def predict(
     given = {"--data": data, "--out": out, "--workers": workers, "--step": step, "--on": on}
     again = shlex.join(["psfleet", "predict", source, *option_words(given), *["--best"][: int(best)]])
     down = shlex.join(["psfleet", "down", fleet_name(model), "--on", on])
-    with detaching(show, "prediction", again, again, down) as on_start:
+    with ended_by_sigterm(), detaching(show, "prediction", again, again, down) as on_start:
         typer.echo(predict_on(place, model, data, out, workers or model.workers, show, on_start))
 
 

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -148,9 +149,13 @@ def require_readable(home: Path, pattern: str = "*.py") -> None:
         UsageError: The folder or something in it is not readable by all.
     """
     for path in [home, *home.glob(pattern)]:
-        mode = 0o5 if path.is_dir() else 0o4
-        if path.stat().st_mode & mode != mode:
-            raise UsageError(f"{path} cannot be read by user {USER}, as which containers run: `chmod -R o+rX {home}`")
+        # A temporary file may be gone by now.
+        with suppress(FileNotFoundError):
+            mode = 0o5 if path.is_dir() else 0o4
+            if path.stat().st_mode & mode != mode:
+                raise UsageError(
+                    f"{path} cannot be read by user {USER}, as which containers run: `chmod -R o+rX {home}`"
+                )
 
 
 def start_containers(containers: Sequence[Container], num_threads: int) -> None:
