@@ -74,8 +74,10 @@ def test_a_study_continues_after_ctrl_c_and_after_down(tmp_path: Path) -> None:
         assert "trial " in seen.run("logs", seen.name, "worker-0", "--on", "compose")
         refused = seen.run("up", str(seen.folder / "other.yaml"), "--out", str(tmp_path / "run"), code=64)
         assert f"fleet {seen.name} is on the Docker engine as a study" in refused
+        seen.kill_inside("worker-0")
+        seen.wait_for(lambda: seen.trials_begun(0) == 2, START_SECS, "the repetition of a trial in a new process")
         seen.sweep()
-        seen.wait_for(lambda: seen.trials_begun(0) >= 1, START_SECS, "the fleet to be attached to")
+        seen.wait_for(lambda: "worker 0 died" in seen.screen.read_text(), START_SECS, "the fleet to be attached to")
         seen.run("down", seen.name, "--on", "compose")
         assert seen.end() == 143, seen.tails()
         assert set(seen.left()) == {"volumes"}
