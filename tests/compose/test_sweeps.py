@@ -63,6 +63,20 @@ def test_killed_workers_and_a_killed_driver_cost_no_finished_trial(tmp_path: Pat
         assert "worker 0 died (another process has taken its place) and is started again" in seen.screen.read_text()
 
 
+def test_a_frozen_worker_loses_its_trial_and_comes_back(tmp_path: Path) -> None:
+    with compose_study(tmp_path / "study", held=True, step_secs=3) as seen:
+        seen.sweep()
+        wait_for_trials(seen)
+        docker("pause", seen.container("worker-0"))
+        text = "worker 0 died (no sign of life for 3 s) and is started again"
+        seen.wait_for(lambda: text in seen.screen.read_text(), START_SECS, "the loss of its trial")
+        docker("unpause", seen.container("worker-0"))
+        seen.wait_for(lambda: seen.trials_begun(0) == 2, START_SECS, "a trial in a new process")
+        seen.release()
+        assert seen.end() == 0, seen.tails()
+        assert [row["state"] for row in seen.rows()] == ["complete"] * 2
+
+
 def test_a_study_continues_after_ctrl_c_and_after_down(tmp_path: Path) -> None:
     with compose_study(tmp_path / "study", held=True) as seen:
         seen.sweep()
