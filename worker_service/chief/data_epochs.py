@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +14,8 @@ from psfleet.report.measurements import DataEpoch, DataReading
 
 REPORTED_EPOCHS = 100
 """The report has the newest so many, and those with a loss."""
+KEPT_EPOCHS = 1000
+"""Newest epochs whose passes are kept; of earlier ones that are over, their sums."""
 
 
 @dataclass
@@ -44,13 +48,18 @@ class _Part:
 
     Attributes:
         processes: Those of each of its processes by number, in the order in which these were seen.
+        highest: By process, the highest number of a pass.
+        dropped: By process, the highest number of a pass that is kept no longer.
         newest: By process and worker process, the newest pass that it has begun.
         present: The present process.
     """
 
     processes: dict[str, dict[int, _Pass]] = field(default_factory=dict)
+    highest: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)
     newest: dict[tuple[str, str], int] = field(default_factory=dict)
     present: str = ""
+    _size: int = -1
 
     def epochs(self) -> Iterator[tuple[int, str, int, _Pass]]:
         """Number of the epoch, process, number of the pass, pass: a process continues the count of the one before."""
@@ -58,13 +67,31 @@ class _Part:
         for process, passes in self.processes.items():
             for number in sorted(passes):
                 yield first + number, process, number, passes[number]
-            first += max(passes) + 1
+            first += self.highest[process] + 1
 
     def size(self) -> int | None:
-        """Examples of the part: its cardinality, or what was delivered in a pass without a loss; None: unknown."""
+        """Examples of the part: its cardinality, or the most of a pass without a loss; None: unknown.
+
+        A pass of which a worker has not reported its share yet looks as if it had fewer.
+        """
         found = [each for *_, each in self.epochs()]
-        known = [each.size for each in found if each.size >= 0]
-        return known[0] if known else next((each.delivered for each in found if each.is_whole), None)
+        sizes = [self._size, *(each.size for each in found), *(each.delivered for each in found if each.is_whole)]
+        self._size = max(sizes)
+        return self._size if self._size >= 0 else None
+
+    def drop(self, process: str, number: int) -> None:
+        """Keeps a pass no longer."""
+        del self.processes[process][number]
+        self.dropped[process] = max(self.dropped.get(process, -1), number)
+
+
+@dataclass
+class _Sums:
+    """Sums of the epochs whose passes are kept no longer, and those of them with a loss."""
+
+    delivered: int = 0
+    ended: int = 0
+    with_loss: list[DataEpoch] = field(default_factory=list)
 
 
 class DataEpochs:
@@ -72,6 +99,7 @@ class DataEpochs:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._earlier = _Sums()
         self._parts: dict[int, _Part] = {}
         self._alive: set[str] = set()
 
@@ -92,30 +120,50 @@ class DataEpochs:
                 self._alive = {process for process, is_alive in alive.items() if is_alive}
                 # A worker that has begun no pass is starting.
                 self._alive &= {reader for part in self._parts.values() for _, reader in part.newest}
+            if any(sum(map(len, part.processes.values())) >= 2 * KEPT_EPOCHS for part in self._parts.values()):
+                self._drop_earlier()
 
     def record(self) -> DataReading | None:
         """What the report says; None: no worker has reported anything."""
         with self._lock:
             size = self._size()
             epochs = self._epochs(size)
-            if not epochs:
-                return None
-        lost = [epoch.lost for epoch in epochs if epoch.lost is not None]
+            earlier = copy.deepcopy(self._earlier)
+        if not epochs:
+            return None
+        lost = [epoch.lost for epoch in [*earlier.with_loss, *epochs] if epoch.lost is not None]
         shown = [epoch for epoch in epochs if epoch.lost or epoch.epoch > epochs[-1].epoch - REPORTED_EPOCHS]
         return DataReading(
             sharding="dynamic",
             num_examples=size,
-            delivered=sum(epoch.delivered for epoch in epochs),
+            delivered=earlier.delivered + sum(epoch.delivered for epoch in epochs),
             lost=sum(lost),
-            ended_epochs=len(lost),
-            epochs=shown,
+            ended_epochs=earlier.ended - len(earlier.with_loss) + len(lost),
+            epochs=[*earlier.with_loss, *shown],
         )
+
+    def _drop_earlier(self) -> None:
+        """Adds the passes of the oldest epochs to the sums, up to the first epoch that is not over."""
+        epochs = self._epochs(self._size())
+        over = list(itertools.takewhile(lambda epoch: epoch.lost is not None, epochs[:-KEPT_EPOCHS]))
+        if not over:
+            return
+        self._earlier.delivered += sum(epoch.delivered for epoch in over)
+        self._earlier.ended += len(over)
+        self._earlier.with_loss += [epoch for epoch in over if epoch.lost]
+        for part in self._parts.values():
+            for epoch, process, number, _ in list(part.epochs()):
+                if epoch <= over[-1].epoch:
+                    part.drop(process, number)
 
     def _merge(self, reader: str, reported: pb.Pass) -> None:
         """Loaders that were told at different times have different counts: the newest are the highest."""
         part = self._parts.setdefault(reported.loader, _Part())
+        if reported.number <= part.dropped.get(reported.process, -1):
+            return
         at = reported.process, reader
         part.newest[at] = max(part.newest.get(at, 0), reported.number)
+        part.highest[reported.process] = max(part.highest.get(reported.process, 0), reported.number)
         by_reader = part.processes.setdefault(reported.process, {}).setdefault(reported.number, _Pass()).by_reader
         known = by_reader.get(reader)
         if known is None or (known.examples, known.ended) <= (reported.examples, reported.ended):
@@ -153,4 +201,5 @@ class DataEpochs:
         own = passes[number].by_reader.get(reader)
         if own is not None and not own.ended:
             return False
-        return newest > number or passes[newest].by_reader[reader].lost
+        # A pass that is kept no longer was over.
+        return newest > number or newest not in passes or passes[newest].by_reader[reader].lost

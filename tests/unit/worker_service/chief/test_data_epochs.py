@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+
 from psfleet.control import control_pb2 as pb
 from psfleet.report.measurements import DataEpoch
-from worker_service.chief.data_epochs import DataEpochs
+from worker_service.chief.data_epochs import KEPT_EPOCHS, DataEpochs, _Pass
 
 
 def a_pass(
@@ -81,6 +83,33 @@ def test_the_report_has_the_newest_epochs_and_those_with_a_loss() -> None:
     assert [epoch.epoch for epoch in record.epochs] == [3, *range(50, 150)]
     assert record.epochs[0] == DataEpoch(epoch=3, delivered=9, lost=1)
     assert (record.ended_epochs, record.lost, record.delivered) == (149, 1, 1499)
+
+
+def test_the_counts_of_any_number_of_epochs_take_no_more_memory() -> None:
+    epochs = DataEpochs()
+    last = 4 * KEPT_EPOCHS
+    for start in range(0, last, 100):
+        passes = [
+            a_pass(number, 9 if number == 3 else 10, ended=True) for number in range(max(0, start - 64), start + 100)
+        ]
+        epochs.note(loader(reader("a", *passes)))
+    passes = [a_pass(last - 1, 10, lost=True), a_pass(0, 4, process="q")]
+    epochs.note(loader(reader("a", a_pass(0, 10, ended=True), *passes), process="q"))
+    record = epochs.record()
+    assert record is not None
+    assert (record.num_examples, record.ended_epochs, record.lost, record.delivered) == (10, last, 1, 10 * last - 1 + 4)
+    assert [epoch.epoch for epoch in record.epochs] == [3, *range(last - 99, last + 1)]
+    kept = [each for each in gc.get_objects() if isinstance(each, _Pass)]
+    assert len(kept) < 3 * KEPT_EPOCHS
+
+
+def test_a_pass_that_a_worker_has_not_reported_yet_is_not_the_size_of_the_data_set() -> None:
+    epochs = DataEpochs()
+    epochs.note(loader(reader("a", a_pass(0, 6, size=-1, ended=True), a_pass(1, 2, size=-1))))
+    later = a_pass(1, 6, size=-1, ended=True), a_pass(2, 1, size=-1)
+    of_b = a_pass(1, 4, size=-1, ended=True), a_pass(2, 1, size=-1)
+    epochs.note(loader(reader("a", *later), reader("b", *of_b)))
+    assert found(epochs) == [(0, 6, 4), (1, 10, 0), (2, 2, None)]
 
 
 def test_a_worker_that_has_read_nothing_yet_is_not_waited_for() -> None:
