@@ -54,6 +54,11 @@ class PassCounts:
             found.ended = found.lost = False
             self._ended.pop(key, None)
 
+    def place(self, key: PassKey, epoch: int) -> None:
+        """This worker takes examples of a pass, which has begun, in one of its epochs."""
+        with self._lock:
+            self._passes[key].epoch = epoch
+
     def add(self, key: PassKey, examples: int) -> None:
         """Training was given examples of a pass that has begun."""
         with self._lock:

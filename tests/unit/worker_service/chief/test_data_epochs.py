@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import gc
 
+import pytest
+
 from psfleet.control import control_pb2 as pb
 from psfleet.report.measurements import DataEpoch
 from worker_service.chief.data_epochs import KEPT_EPOCHS, DataEpochs, _Pass
 
 
 def a_pass(
-    number: int, examples: int, *, process: str = "p", size: int = 10, ended: bool = False, lost: bool = False
+    number: int,
+    examples: int,
+    *,
+    process: str = "p",
+    size: int = 10,
+    ended: bool = False,
+    lost: bool = False,
+    loader: int = 0,
+    epoch: int | None = None,
 ) -> pb.Pass:
-    return pb.Pass(process=process, number=number, examples=examples, size=size, ended=ended or lost, lost=lost)
+    return pb.Pass(
+        loader=loader,
+        process=process,
+        number=number,
+        examples=examples,
+        size=size,
+        ended=ended or lost,
+        lost=lost,
+        epoch=epoch,
+    )
 
 
 def loader(*readers: pb.Reader, process: str = "p") -> list[pb.ShardState]:
@@ -62,6 +81,32 @@ def test_a_new_process_of_a_loader_continues_the_count_of_epochs() -> None:
     record = epochs.record()
     assert record is not None
     assert (record.num_examples, record.delivered, record.lost, record.ended_epochs) == (10, 17, 6, 2)
+
+
+@pytest.mark.parametrize("began", [0, 7])
+def test_the_part_of_a_loader_that_was_away_for_some_epochs_is_lost_in_each(began: int) -> None:
+    """Also if another worker, which began in the epoch with this number, is the first to read from it again."""
+
+    def of_0(process: str, first: int, *sizes: int) -> list[pb.Pass]:
+        return [a_pass(each, size, process=process, epoch=first + each) for each, size in enumerate(sizes)]
+
+    def of_1(*numbers: int) -> list[pb.Pass]:
+        return [a_pass(each, 10, process="r", loader=1, ended=True, epoch=each - began) for each in numbers]
+
+    epochs = DataEpochs()
+    before = [a_pass(0, 10, ended=True, epoch=0), a_pass(1, 4, lost=True, epoch=1)]
+    first = [a_pass(each, 10, process="r", loader=1, ended=True, epoch=each) for each in range(7)]
+    away, back = pb.ShardState(process="p"), pb.ShardState(process="q")
+    epochs.note([away, pb.ShardState(process="r", readers=[reader("a", *before, *first)])])
+    assert found(epochs)[1:3] == [(1, 14, 6), (2, 10, None)]
+    second = of_1(*range(7, 11))
+    second[-1].examples, second[-1].ended = 1, False
+    again = of_0("q", 8 - began, 10, 10, 1)
+    again[0].ended = again[1].ended = True
+    own = [*second, *again] if began else [*before, *first, *second, *again]
+    epochs.note([back, pb.ShardState(process="r", readers=[reader("b" if began else "a", *own)])])
+    lost = [(each, 10, 10) for each in range(2, 8)]
+    assert found(epochs) == [(0, 20, 0), (1, 14, 6), *lost, (8, 20, 0), (9, 20, 0), (10, 2, None)]
 
 
 def test_data_of_unknown_size_have_that_of_an_epoch_without_a_loss() -> None:
