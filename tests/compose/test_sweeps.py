@@ -63,6 +63,20 @@ def test_killed_workers_and_a_killed_driver_cost_no_finished_trial(tmp_path: Pat
         assert "worker 0 died (another process has taken its place) and is started again" in seen.screen.read_text()
 
 
+def test_a_frozen_worker_loses_its_trial_and_comes_back(tmp_path: Path) -> None:
+    with compose_study(tmp_path / "study", held=True, step_secs=3) as seen:
+        seen.sweep()
+        wait_for_trials(seen)
+        docker("pause", seen.container("worker-0"))
+        text = "worker 0 died (no sign of life for 3 s) and is started again"
+        seen.wait_for(lambda: text in seen.screen.read_text(), START_SECS, "the loss of its trial")
+        docker("unpause", seen.container("worker-0"))
+        seen.wait_for(lambda: seen.trials_begun(0) == 2, START_SECS, "a trial in a new process")
+        seen.release()
+        assert seen.end() == 0, seen.tails()
+        assert [row["state"] for row in seen.rows()] == ["complete"] * 2
+
+
 def test_a_study_continues_after_ctrl_c_and_after_down(tmp_path: Path) -> None:
     with compose_study(tmp_path / "study", held=True) as seen:
         seen.sweep()
@@ -74,8 +88,10 @@ def test_a_study_continues_after_ctrl_c_and_after_down(tmp_path: Path) -> None:
         assert "trial " in seen.run("logs", seen.name, "worker-0", "--on", "compose")
         refused = seen.run("up", str(seen.folder / "other.yaml"), "--out", str(tmp_path / "run"), code=64)
         assert f"fleet {seen.name} is on the Docker engine as a study" in refused
+        seen.kill_inside("worker-0")
+        seen.wait_for(lambda: seen.trials_begun(0) == 2, START_SECS, "the repetition of a trial in a new process")
         seen.sweep()
-        seen.wait_for(lambda: seen.trials_begun(0) >= 1, START_SECS, "the fleet to be attached to")
+        seen.wait_for(lambda: "worker 0 died" in seen.screen.read_text(), START_SECS, "the fleet to be attached to")
         seen.run("down", seen.name, "--on", "compose")
         assert seen.end() == 143, seen.tails()
         assert set(seen.left()) == {"volumes"}

@@ -63,6 +63,7 @@ def test_trials_of_two_containers_have_the_weights_of_those_of_processes(tmp_pat
     assert not list((tmp_path / "0").rglob("*.safetensors")), "the driver has them"
 
 
+@pytest.mark.extended
 def test_the_trial_of_a_container_that_died_is_repeated_by_its_replacement(tmp_path: Path) -> None:
     study = SweptStudy.make(tmp_path, SPACE)
     (tmp_path / "reads").touch()
@@ -80,6 +81,7 @@ def test_the_trial_of_a_container_that_died_is_repeated_by_its_replacement(tmp_p
     assert [row["state"] for row in study.rows()] == ["complete"] * 2
 
 
+@pytest.mark.extended
 def test_a_frozen_container_loses_its_trial_and_is_refused_when_it_continues(tmp_path: Path) -> None:
     study = SweptStudy.make(tmp_path, SPACE, deadlines={"step_secs": 3}, fleet={"workers": 2})
     (tmp_path / "reads").touch()

@@ -56,17 +56,17 @@ class ComposeStudy(Fleet):
 
 
 @contextmanager
-def compose_study(folder: Path, tls: bool = False, held: bool = False, **fields: Any) -> Iterator[ComposeStudy]:
+def compose_study(folder: Path, tls: bool = False, held: bool = False, **deadlines: float) -> Iterator[ComposeStudy]:
     """A study of two trials on two workers; everything that the engine has of it is removed with the block.
 
     Args:
         held: Whether no step ends until `release`.
-        fields: Of the study file.
+        deadlines: Of the job.
     """
     name = f"test-{uuid.uuid4().hex[:8]}"
     folder.mkdir(exist_ok=True)
     options = {"folder": "/tmp", "gate": "/program"}
-    SweptStudy.make(folder, SPACE, options, **{"name": name, "fleet": {"workers": 2}, **fields})
+    SweptStudy.make(folder, SPACE, options, deadlines, name=name, fleet={"workers": 2})
     job = yaml.safe_load((folder / "job.yaml").read_text())
     (folder / "job.yaml").write_text(yaml.safe_dump({**job, "tls": tls}))
     (folder / "other.yaml").write_text(yaml.safe_dump({**job, "name": name}))

@@ -49,7 +49,7 @@ def render(job: Job, activity: Activity, job_file: Path, folder: Path | None = N
         # The driver notices by itself whether a worker lives, which serves nothing.
         del service["healthcheck"]
         services[f"worker-{index}"] = service
-    own = {settings.ADDRESS: address.data, **activity.driver_variables}
+    own = {settings.INDEX: "0", settings.ADDRESS: address.data, **activity.driver_variables}
     driver = _service(job, activity, paths, CHIEF, activity.driver, own)
     return {
         "name": project(job.name),

@@ -15,8 +15,8 @@ from psfleet.manifests.kubernetes.names import labels, program_map
 
 MOST_BYTES = 1_000_000
 """A ConfigMap holds 1 MiB, its other parts included."""
-LEFT_OUT = re.compile(r"\..*|__pycache__|runs")
-"""Names of files and folders: hidden ones, caches, and the results of runs on this machine."""
+LEFT_OUT = re.compile(r"\..*|__pycache__|runs|studies")
+"""Names of files and folders: hidden ones, caches, and the results of runs and studies on this machine."""
 CURE = "put the program into an image (container.program: image) and its data on a volume (container.mounts)"
 INVALID_IN_KEY = re.compile(r"[^-._a-zA-Z0-9]")
 

@@ -139,7 +139,7 @@ def test_the_rest_of_a_killed_loader_s_pass_is_lost_and_counted_and_nothing_come
     assert 0 < broken.lost <= EXAMPLES // 2
     assert broken.delivered + broken.lost == EXAMPLES
     assert found.num_examples == EXAMPLES
-    assert max(Counter(read[: whole.delivered + broken.delivered]).values()) == 2
+    assert max(Counter(read).values()) <= len(found.epochs), "at most once in each epoch"
     assert found.lost == sum(epoch.lost or 0 for epoch in found.epochs)
 
 
@@ -164,7 +164,7 @@ def test_what_a_killed_worker_was_not_given_is_lost_and_a_new_one_continues_the_
     assert first.lost < EXAMPLES // 2, "no more than it had read ahead"
     assert first.delivered + first.lost == EXAMPLES
     assert (second.delivered, second.lost) == (EXAMPLES, 0)
-    assert max(Counter(read[: first.delivered]).values()) == 1
+    assert max(Counter(read).values()) <= len(record.epochs), "at most once in each epoch"
 
 
 def test_a_reader_that_is_opened_again_continues_the_epoch(addresses: list[Address]) -> None:

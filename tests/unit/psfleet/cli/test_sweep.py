@@ -119,3 +119,11 @@ def test_worker_0_is_not_the_driver(psfleet: Psfleet, platform: ScriptedPlatform
     said = psfleet("logs", "small", "worker-0", "--on", "compose").out
     assert "trains" in said
     assert "drives" not in said
+
+
+def test_a_study_file_without_a_valid_name_stands_for_no_fleet(psfleet: Psfleet) -> None:
+    content = yaml.safe_load(Path("study.yaml").read_text())
+    for name in ("Two Words", None):
+        Path("study.yaml").write_text(yaml.safe_dump({**content, "name": name}))
+        said = psfleet("status", "study.yaml", "--on", "compose")
+        assert (said.code, f"'{name}': expected a job file that exists" in said.err) == (64, True)

@@ -18,9 +18,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from psfleet.addresses import Address
 from psfleet.cli import main
 from psfleet.control import control_pb2 as pb
-from psfleet.control import control_pb2_grpc
+from psfleet.control import control_pb2_grpc, driver_control_pb2, run_control_pb2
 from psfleet.control.client import PsClient
-from psfleet.control.credentials import CALLERS, RUN_CONTROL, SERVICES, WORKER_CONTROL, channel
+from psfleet.control.credentials import CALLERS, CALLERS_OF_SERVICES, SERVICES, STUDY_STORAGE, channel
 from psfleet.control.server import serving
 from psfleet.errors import BadJobError, LostPeerError, UsageError
 from psfleet.processes.ports import free_addresses
@@ -195,7 +195,13 @@ def test_checkpoints_travel_between_ps_and_workers_only(folder: Path) -> None:
 def test_every_method_of_the_control_plane_has_its_callers() -> None:
     services = pb.DESCRIPTOR.services_by_name.values()
     assert set(CALLERS) == {method for service in services for method in service.methods_by_name}
-    assert set(SERVICES) == {service.full_name for service in services} | {RUN_CONTROL, WORKER_CONTROL}
+    others = {
+        service.full_name
+        for file in (run_control_pb2, driver_control_pb2)
+        for service in file.DESCRIPTOR.services_by_name.values()
+    }
+    assert set(CALLERS_OF_SERVICES) == others | {STUDY_STORAGE}
+    assert set(SERVICES) == {service.full_name for service in services} | set(CALLERS_OF_SERVICES)
 
 
 def test_without_a_certificate_or_with_another_authoritys_no_call_is_answered(tmp_path: Path, folder: Path) -> None:

@@ -25,7 +25,7 @@ def test_it_has_a_driver_and_its_workers_and_nothing_else(tmp_path: Path) -> Non
     found = services(tmp_path)
     assert [*found] == [*WORKERS, "chief"]
     assert [each["entrypoint"][-1] for each in found.values()] == ["worker_service.trial"] * 2 + ["psfleet.sweep"]
-    assert [found[name]["environment"]["PSFLEET_INDEX"] for name in WORKERS] == ["0", "1"]
+    assert [each["environment"]["PSFLEET_INDEX"] for each in found.values()] == ["0", "1", "0"]
     assert {found[name]["environment"]["PSFLEET_DRIVER"] for name in WORKERS} == {"chief:2222"}
     assert found["chief"]["environment"]["PSFLEET_ADDRESS"] == "chief:2222"
     assert not {"PSFLEET_PS", "PSFLEET_METRICS_PORT"} & {

@@ -37,7 +37,9 @@ def test_paths_that_look_alike_have_keys_of_their_own(tmp_path: Path) -> None:
     assert len(set(keys)) == 2
 
 
-@pytest.mark.parametrize("name", [".secret", "__pycache__/program.pyc", "runs/small/report.json", "a/.git/config"])
+@pytest.mark.parametrize(
+    "name", [".secret", "__pycache__/program.pyc", "runs/small/report.json", "studies/small/study.db", "a/.git/config"]
+)
 def test_what_is_no_part_of_a_program_stays_behind(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
