@@ -36,6 +36,7 @@ class DataShard:
     belongs to a reader.
 
     Attributes:
+        index: Its number, from 0.
         what: What this process is doing when the data set raises.
         num_examples: The data set's cardinality; negative if it is unknown or without end.
         is_finite: Whether the data set's cardinality says how many batches it has: not with buckets.
@@ -64,7 +65,7 @@ class DataShard:
         """
         self._program = program
         self._job = job
-        self._index = index
+        self.index = index
         self._num_shards = num_shards
         self._first_epoch = epoch
         self.what = f"reading the training data of shard {index}"
@@ -141,19 +142,19 @@ class DataShard:
         Raises:
             ReadingClosedError: The reader was closed.
         """
-        entropy = [self._job.train.seed, self._index, epoch]
+        entropy = [self._job.train.seed, self.index, epoch]
         seed = _nonzero(int(np.random.SeedSequence(entropy).generate_state(1)[0]))
         while True:
             with self._seeded(seed) as is_kept:
                 reading.check()
-                dataset = training_data(self._program, self._job, self._index, self._num_shards)
+                dataset = training_data(self._program, self._job, self.index, self._num_shards)
                 reading.check()
                 if is_kept():
                     return dataset
             logger.warning(
                 "train(%d, %d) took longer than deadlines.slow_secs, and a new session has set TensorFlow's global "
                 "seed meanwhile: it is called again, for the same random numbers as after a restart",
-                self._index,
+                self.index,
                 self._num_shards,
                 extra={"event": "train_called_again"},
             )
@@ -169,7 +170,7 @@ class DataShard:
         if self.is_finite and num_examples // self._job.train.gradient_examples != self._num_batches:
             count = num_examples if num_examples >= 0 else "an unknown number of"
             raise ProgramError(
-                f"program {self._job.program!r}: train({self._index}, {self._num_shards}) returned {count} examples "
+                f"program {self._job.program!r}: train({self.index}, {self._num_shards}) returned {count} examples "
                 f"for epoch {epoch} and {self.num_examples} for epoch {self._first_epoch}, expected as many for each"
             )
 
@@ -198,7 +199,7 @@ class DataShard:
 
     def _too_small(self, num_examples: int) -> ProgramError:
         """The error for a shard without a single batch."""
-        data = f"program {self._job.program!r}: the training data of shard {self._index}"
+        data = f"program {self._job.program!r}: the training data of shard {self.index}"
         if num_examples == 0:
             return ProgramError(f"{data} are empty, expected the same examples in every epoch")
         where = "" if self._job.input.bucket_boundaries is None else " in one of the buckets of input.bucket_boundaries"

@@ -15,7 +15,7 @@ from psfleet.job.program import GraphProgram, KerasProgram
 from worker_service.batch_reader import Batch, Reading
 from worker_service.data_shard import DataShard
 from worker_service.dynamic_part import DynamicPart
-from worker_service.endless_batches import all_passes
+from worker_service.endless_batches import all_passes, too_few_explained
 from worker_service.epoch_order import EpochOrder
 from worker_service.joined_batches import JoinedBatches
 from worker_service.loader_stream import LoaderStream, check_loadable
@@ -103,7 +103,8 @@ class DynamicData:
             for loader, (stream, size) in zip(self._loaders, self._streams, strict=True)
         ]
         try:
-            yield EpochOrder(parts, changed, reading, self._job.deadlines.start_secs)
+            with too_few_explained(self._job):
+                yield EpochOrder(parts, changed, reading, self._job.deadlines.start_secs)
         finally:
             for part in parts:
                 part.close()
@@ -111,8 +112,9 @@ class DynamicData:
     def _stream(self, index: int, reading: Reading) -> tuple[LoaderStream, int]:
         """The passes of one loader over its part, and the number of examples in that; negative: unknown."""
         shard = DataShard(self._program, self._job, index, len(self._loaders), 0, reading)
-        check_dynamic(shard.examples(0, reading), self._job, shard.what)
-        return LoaderStream(all_passes(shard, self._job), self._job, shard.what), shard.num_examples
+        examples = shard.examples(0, reading)
+        check_dynamic(examples, self._job, shard.what)
+        return LoaderStream(all_passes(shard, examples, self._job), self._job, shard.what), shard.num_examples
 
 
 def check_dynamic(examples: tf.data.Dataset, job: Job, what: str) -> None:

@@ -82,6 +82,14 @@ class DynamicPart:
             self._is_new = self._begins_later = False
         return self.head.key.number + self._offset
 
+    def take(self, present: int) -> Piece:
+        """The head, which is of this worker's present epoch. Under `changed`."""
+        piece, self.head = self.head, None
+        assert piece is not None
+        self._counts.place(piece.key, present)
+        self._changed.notify_all()
+        return piece
+
     def has_left(self, key: PassKey) -> bool:
         """Whether no further piece of a pass comes. Under `changed`."""
         if self.newest is None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from psfleet.errors import ProgramError
 from psfleet.job.job import Job
 from psfleet.tf.batching import batched
-from worker_service.data_shard import DataShard
+from worker_service.data_shard import DataShard, least_examples
 from worker_service.input_pipeline import prefetched
+
+_TOO_FEW = re.compile(r"assertion failed: \[(the training data of shard .*?)\]")
+"""In TensorFlow's message about a part that `all_passes` refuses."""
 
 
 def all_epochs(shards: Sequence[DataShard], first: int) -> tf.data.Dataset:
@@ -34,11 +41,14 @@ def all_epochs(shards: Sequence[DataShard], first: int) -> tf.data.Dataset:
         return prefetched(rounds.flat_map(tf.autograph.experimental.do_not_convert(batches)))
 
 
-def all_passes(shard: DataShard, job: Job) -> tf.data.Dataset:
+def all_passes(shard: DataShard, examples: tf.data.Dataset, job: Job) -> tf.data.Dataset:
     """The batches of all passes over a shard, each with the number of its pass; the last one of a pass may be short.
+
+    One with fewer examples than a batch raises, see `too_few_explained`: an empty one would be read forever.
 
     Args:
         shard: Of data that are neither random nor endless.
+        examples: Of the shard, in the order of the data set.
     """
 
     def batches(number: tf.Tensor) -> tf.data.Dataset:
@@ -50,4 +60,30 @@ def all_passes(shard: DataShard, job: Job) -> tf.data.Dataset:
 
     with shard.seeded_shuffle():
         numbers = tf.data.Dataset.range(tf.int64.max)
-        return prefetched(numbers.flat_map(tf.autograph.experimental.do_not_convert(batches)))
+        passes = prefetched(numbers.flat_map(tf.autograph.experimental.do_not_convert(batches)))
+    if shard.num_examples >= 0:
+        return passes
+
+    def checked(_: tf.Tensor) -> tf.data.Dataset:
+        count = examples.take(job.train.gradient_examples).reduce(np.int64(0), lambda count, _: count + 1)
+        message = (
+            f"the training data of shard {shard.index} have {{}} examples, expected at least {least_examples(job)}"
+        )
+        is_enough = tf.equal(count, job.train.gradient_examples)
+        with tf.control_dependencies([tf.debugging.Assert(is_enough, [tf.strings.format(message, count)])]):
+            once = tf.data.Dataset.from_tensors(tf.identity(count))
+        return once.flat_map(tf.autograph.experimental.do_not_convert(lambda _: passes))
+
+    return tf.data.Dataset.range(1).flat_map(tf.autograph.experimental.do_not_convert(checked))
+
+
+@contextmanager
+def too_few_explained(job: Job) -> Iterator[None]:
+    """Replaces a ProgramError of the block that says in many words that `all_passes` has refused a part."""
+    try:
+        yield
+    except ProgramError as error:
+        found = _TOO_FEW.search(str(error))
+        if found is None:
+            raise
+        raise ProgramError(f"program {job.program!r}: {found[1]}") from error

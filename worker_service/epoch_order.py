@@ -64,9 +64,7 @@ class EpochOrder:
                 self._give_up_absent()
                 part = self._ready()
                 if part is not None:
-                    piece, part.head = part.head, None
-                    self._changed.notify_all()
-                    return piece
+                    return part.take(self._epoch)
                 if self._is_over():
                     self._epoch += 1
                     continue

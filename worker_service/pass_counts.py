@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from psfleet.control import control_pb2 as pb
 
 REPORTED_PASSES = 64
-"""Newest passes that each heartbeat repeats: a loader that was restarted does not know them."""
+"""Newest ended passes that each report repeats: a loader or a chief that was restarted does not know them."""
+REPORTED_SECS = 10.0
+"""How long each report repeats any ended pass: until the chief, which looks each second, has seen it."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +30,16 @@ class PassCounts:
 
     Args of the constructor:
         on_end: Called after a pass has ended.
+        clock: Monotonic, in seconds.
     """
 
-    def __init__(self, on_end: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, on_end: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic) -> None:
         self._lock = threading.Lock()
         self._passes: dict[PassKey, pb.Pass] = {}
+        # When the ended passes have ended, the first one first.
+        self._ended: dict[PassKey, float] = {}
         self._on_end = on_end
+        self._clock = clock
 
     def begin(self, key: PassKey, size: int) -> None:
         """This worker reads a pass from now on; the earlier ones of the process give it nothing more, once counted.
@@ -44,6 +52,12 @@ class PassCounts:
             made = pb.Pass(loader=key.loader, process=key.process, number=key.number, size=max(size, -1))
             found = self._passes.setdefault(key, made)
             found.ended = found.lost = False
+            self._ended.pop(key, None)
+
+    def place(self, key: PassKey, epoch: int) -> None:
+        """This worker takes examples of a pass, which has begun, in one of its epochs."""
+        with self._lock:
+            self._passes[key].epoch = epoch
 
     def add(self, key: PassKey, examples: int) -> None:
         """Training was given examples of a pass that has begun."""
@@ -62,15 +76,18 @@ class PassCounts:
             if found.ended:
                 return
             found.ended, found.lost = True, is_lost
-            ended = [each for each, state in self._passes.items() if state.ended]
-            for each in ended[:-REPORTED_PASSES]:
-                del self._passes[each]
+            self._ended[key] = now = self._clock()
+            surplus = len(self._ended) - REPORTED_PASSES
+            for each, since in list(itertools.islice(self._ended.items(), max(0, surplus))):
+                if now - since <= REPORTED_SECS:
+                    break
+                del self._passes[each], self._ended[each]
         self._on_end()
 
     def open(self) -> list[PassKey]:
         """The passes that have begun and not ended, the oldest first."""
         with self._lock:
-            return [key for key, state in self._passes.items() if not state.ended]
+            return [key for key in self._passes if key not in self._ended]
 
     def newest(self) -> list[pb.Pass]:
         """Copies of what is reported."""

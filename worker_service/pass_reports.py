@@ -12,6 +12,9 @@ from worker_service.pass_counts import PassCounts
 
 logger = logging.getLogger("psfleet.worker")
 
+REPORT_SECS = 0.1
+"""At least between two reports to a loader: passes over a small part can end each millisecond."""
+
 
 class PassReports:
     """Sends the counts every second, and at the end of each pass; on a thread for each loader: one may be frozen.
@@ -35,8 +38,8 @@ class PassReports:
             due.set()
 
     def _run(self, loader: int) -> None:
-        due = self._due[loader]
-        while True:
+        due, pause = self._due[loader], threading.Event()
+        while not pause.wait(REPORT_SECS):
             due.wait(BEAT_SECS)
             due.clear()
             try:

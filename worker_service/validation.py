@@ -93,8 +93,8 @@ def _with_one_batch(program: KerasProgram | GraphProgram, job: Job) -> KerasProg
 
 def _first_batch(program: KerasProgram | GraphProgram, job: Job) -> tuple[np.ndarray, ...]:
     """The first batch of data shard 0: `train.batch_size` of the examples of the first gradient."""
-    replicas = job.fleet.replicas
-    examples = training_data(program, job, 0, replicas)
+    num_shards = job.input.num_loaders if job.input.is_dynamic else job.fleet.replicas
+    examples = training_data(program, job, 0, num_shards)
     if job.input.source == "preload":
         check_preload(examples, job, 0)
     if job.input.source == "loaders":
@@ -106,7 +106,7 @@ def _first_batch(program: KerasProgram | GraphProgram, job: Job) -> tuple[np.nda
     if batch is None:
         where = "" if job.input.bucket_boundaries is None else " in each of the buckets of input.bucket_boundaries"
         raise ProgramError(
-            f"program {job.program!r}: the training data of shard 0 of {replicas} has fewer examples than "
+            f"program {job.program!r}: the training data of shard 0 of {num_shards} has fewer examples than "
             f"{least_examples(job)}{where}, expected at least one batch"
         )
     return tuple(array[: job.train.batch_size] for array in batch)

@@ -320,7 +320,7 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., step: _Optional[int] = ..., pushed: _Optional[int] = ..., leaving: _Optional[bool] = ..., generation: _Optional[int] = ..., address: _Optional[str] = ..., joins: _Optional[int] = ..., beat: _Optional[int] = ..., reading_first_batch: _Optional[bool] = ..., program: _Optional[str] = ..., passes: _Optional[_Iterable[_Union[Pass, _Mapping]]] = ...) -> None: ...
 
 class Pass(_message.Message):
-    __slots__ = ("loader", "process", "number", "examples", "size", "ended", "lost")
+    __slots__ = ("loader", "process", "number", "examples", "size", "ended", "lost", "epoch")
     LOADER_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -328,6 +328,7 @@ class Pass(_message.Message):
     SIZE_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     loader: int
     process: str
     number: int
@@ -335,7 +336,8 @@ class Pass(_message.Message):
     size: int
     ended: bool
     lost: bool
-    def __init__(self, loader: _Optional[int] = ..., process: _Optional[str] = ..., number: _Optional[int] = ..., examples: _Optional[int] = ..., size: _Optional[int] = ..., ended: _Optional[bool] = ..., lost: _Optional[bool] = ...) -> None: ...
+    epoch: int
+    def __init__(self, loader: _Optional[int] = ..., process: _Optional[str] = ..., number: _Optional[int] = ..., examples: _Optional[int] = ..., size: _Optional[int] = ..., ended: _Optional[bool] = ..., lost: _Optional[bool] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Reader(_message.Message):
     __slots__ = ("member", "is_alive", "passes")

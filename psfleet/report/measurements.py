@@ -93,5 +93,6 @@ class DataReading(Record):
     lost: Count = Field(0, description="Examples that it was not given in epochs that are over.")
     ended_epochs: Count = Field(0, description="Number of epochs that are over.")
     epochs: list[DataEpoch] = Field(
-        default_factory=list, description="The newest 100 epochs, and those in which examples were lost."
+        default_factory=list,
+        description="The newest 100 epochs, and the newest 1000 of the others in which examples were lost.",
     )

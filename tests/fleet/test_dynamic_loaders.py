@@ -86,6 +86,23 @@ def test_a_killed_loader_costs_no_step_and_what_it_loses_is_counted(tmp_path: Pa
 
 
 @pytest.mark.extended
+def test_a_loader_that_is_away_for_many_epochs_loses_its_part_of_each(tmp_path: Path) -> None:
+    examples = 4 * BATCH
+    with counting(tmp_path, 2, 2, 3000, options={"examples": examples}) as fleet:
+        fleet.wait_for_step(10)
+        fleet.kill("loader", 0)
+        fleet.gates.hurry()
+        fleet.done()
+        found, data = times_trained(fleet), fleet.report().data
+    assert data is not None
+    assert (data.num_examples, data.delivered) == (examples, found.sum())
+    away = found[1::2].min() - found[0::2].max()
+    assert away > 10, "epochs without its part"
+    assert abs(data.ended_epochs - found[1::2].min()) <= 2
+    assert abs(data.lost - (found[1::2].sum() - found[0::2].sum())) <= 2 * examples
+
+
+@pytest.mark.extended
 def test_a_killed_worker_loses_what_it_has_read_ahead_and_continues_the_epoch(tmp_path: Path) -> None:
     steps = 400
     with counting(tmp_path, 2, 2, steps) as fleet:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +13,11 @@ from psfleet.errors import NoAnswerError
 from psfleet.report.measurements import DataEpoch, DataReading
 
 REPORTED_EPOCHS = 100
-"""The report has the newest so many, and those with a loss."""
+"""The report has the newest so many."""
+REPORTED_LOSSES = 1000
+"""The report has the newest so many with a loss, too."""
+KEPT_EPOCHS = 1000
+"""Newest epochs whose passes are kept; of earlier ones that are over, their sums."""
 
 
 @dataclass
@@ -44,27 +50,59 @@ class _Part:
 
     Attributes:
         processes: Those of each of its processes by number, in the order in which these were seen.
+        first: By process, the epoch of its pass 0; absent: no worker has taken an example of it.
+        highest: By process, the highest number of a pass.
+        dropped: By process, the highest number of a pass that is kept no longer.
         newest: By process and worker process, the newest pass that it has begun.
         present: The present process.
     """
 
     processes: dict[str, dict[int, _Pass]] = field(default_factory=dict)
+    first: dict[str, int] = field(default_factory=dict)
+    highest: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)
     newest: dict[tuple[str, str], int] = field(default_factory=dict)
     present: str = ""
+    _size: int = -1
 
     def epochs(self) -> Iterator[tuple[int, str, int, _Pass]]:
-        """Number of the epoch, process, number of the pass, pass: a process continues the count of the one before."""
-        first = 0
+        """Number of the epoch, process, number of the pass, pass: an epoch has one pass at most."""
+        end = 0
         for process, passes in self.processes.items():
+            first = max(end, self.first.get(process, end))
             for number in sorted(passes):
                 yield first + number, process, number, passes[number]
-            first += max(passes) + 1
+            end = first + self.highest[process] + 1
+
+    def end(self) -> int:
+        """The epoch after the newest one."""
+        return max((epoch for epoch, *_ in self.epochs()), default=-1) + 1
 
     def size(self) -> int | None:
-        """Examples of the part: its cardinality, or what was delivered in a pass without a loss; None: unknown."""
+        """Examples of the part: its cardinality, or the most of a pass without a loss; None: unknown.
+
+        A pass of which a worker has not reported its share yet looks as if it had fewer.
+        """
         found = [each for *_, each in self.epochs()]
-        known = [each.size for each in found if each.size >= 0]
-        return known[0] if known else next((each.delivered for each in found if each.is_whole), None)
+        known = max((each.size for each in found), default=-1)
+        whole = [each.delivered for each in found if each.is_whole] if known < 0 else []
+        self._size = max(self._size, known, *whole)
+        return self._size if self._size >= 0 else None
+
+    def drop(self, process: str, number: int) -> None:
+        """Keeps a pass no longer."""
+        del self.processes[process][number]
+        self.dropped[process] = max(self.dropped.get(process, -1), number)
+
+
+@dataclass
+class _Sums:
+    """Sums of the epochs whose passes are kept no longer, and the newest of them with a loss."""
+
+    delivered: int = 0
+    lost: int = 0
+    ended: int = 0
+    with_loss: list[DataEpoch] = field(default_factory=list)
 
 
 class DataEpochs:
@@ -72,6 +110,7 @@ class DataEpochs:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._earlier = _Sums()
         self._parts: dict[int, _Part] = {}
         self._alive: set[str] = set()
 
@@ -88,38 +127,77 @@ class DataEpochs:
                     alive[process] = alive.get(process, False) or reader.is_alive
                     for each in reader.passes:
                         self._merge(process, each)
+                    self._place([each for each in reader.passes if each.HasField("epoch")])
             if alive:
                 self._alive = {process for process, is_alive in alive.items() if is_alive}
                 # A worker that has begun no pass is starting.
                 self._alive &= {reader for part in self._parts.values() for _, reader in part.newest}
+            if any(sum(map(len, part.processes.values())) >= 2 * KEPT_EPOCHS for part in self._parts.values()):
+                self._drop_earlier()
 
     def record(self) -> DataReading | None:
         """What the report says; None: no worker has reported anything."""
         with self._lock:
             size = self._size()
             epochs = self._epochs(size)
-            if not epochs:
-                return None
+            earlier = copy.deepcopy(self._earlier)
+        if not epochs:
+            return None
         lost = [epoch.lost for epoch in epochs if epoch.lost is not None]
-        shown = [epoch for epoch in epochs if epoch.lost or epoch.epoch > epochs[-1].epoch - REPORTED_EPOCHS]
+        newest = epochs[-REPORTED_EPOCHS:]
+        with_loss = [*earlier.with_loss, *(epoch for epoch in epochs[:-REPORTED_EPOCHS] if epoch.lost)]
         return DataReading(
             sharding="dynamic",
             num_examples=size,
-            delivered=sum(epoch.delivered for epoch in epochs),
-            lost=sum(lost),
-            ended_epochs=len(lost),
-            epochs=shown,
+            delivered=earlier.delivered + sum(epoch.delivered for epoch in epochs),
+            lost=earlier.lost + sum(lost),
+            ended_epochs=earlier.ended + len(lost),
+            epochs=[*with_loss[-REPORTED_LOSSES:], *newest],
         )
+
+    def _drop_earlier(self) -> None:
+        """Adds the passes of the oldest epochs to the sums, up to the first epoch that is not over."""
+        epochs = self._epochs(self._size())
+        over = list(itertools.takewhile(lambda epoch: epoch.lost is not None, epochs[:-KEPT_EPOCHS]))
+        if not over:
+            return
+        self._earlier.delivered += sum(epoch.delivered for epoch in over)
+        self._earlier.lost += sum(epoch.lost or 0 for epoch in over)
+        self._earlier.ended += len(over)
+        with_loss = [*self._earlier.with_loss, *(epoch for epoch in over if epoch.lost)]
+        self._earlier.with_loss = with_loss[-REPORTED_LOSSES:]
+        for part in self._parts.values():
+            for epoch, process, number, _ in list(part.epochs()):
+                if epoch <= over[-1].epoch:
+                    part.drop(process, number)
 
     def _merge(self, reader: str, reported: pb.Pass) -> None:
         """Loaders that were told at different times have different counts: the newest are the highest."""
         part = self._parts.setdefault(reported.loader, _Part())
+        if reported.number <= part.dropped.get(reported.process, -1):
+            return
         at = reported.process, reader
         part.newest[at] = max(part.newest.get(at, 0), reported.number)
+        part.highest[reported.process] = max(part.highest.get(reported.process, 0), reported.number)
         by_reader = part.processes.setdefault(reported.process, {}).setdefault(reported.number, _Pass()).by_reader
         known = by_reader.get(reader)
         if known is None or (known.examples, known.ended) <= (reported.examples, reported.ended):
             by_reader[reader] = reported
+
+    def _place(self, taken: Sequence[pb.Pass]) -> None:
+        """Finds the epochs of processes of loaders which are new, and take part in the present epoch of a worker.
+
+        Args:
+            taken: The passes of a worker, with its epochs, which it has counted since it began.
+        """
+        placed = [each for each in taken if each.process in self._parts[each.loader].first]
+        shift = 0
+        if placed:
+            newest = placed[-1]
+            shift = self._parts[newest.loader].first[newest.process] + newest.number - newest.epoch
+        for each in taken:
+            first = max(0, each.epoch + shift - each.number)
+            self._parts[each.loader].first.setdefault(each.process, first)
 
     def _size(self) -> int | None:
         """Examples of the data set; None: unknown."""
@@ -131,11 +209,20 @@ class DataEpochs:
         for loader, part in self._parts.items():
             for epoch, process, number, each in part.epochs():
                 passes.setdefault(epoch, {})[loader] = each, self._is_over(part, process, number)
-        return [self._epoch(epoch, passes[epoch], size) for epoch in sorted(passes)]
+        ends = {loader: part.end() for loader, part in self._parts.items()}
+        return [self._epoch(epoch, passes[epoch], size, ends) for epoch in sorted(passes)]
 
-    def _epoch(self, epoch: int, passes: dict[int, tuple[_Pass, bool]], size: int | None) -> DataEpoch:
+    def _epoch(
+        self, epoch: int, passes: dict[int, tuple[_Pass, bool]], size: int | None, ends: dict[int, int]
+    ) -> DataEpoch:
+        """An epoch.
+
+        Args:
+            passes: By loader; none of one that was away, and takes part again from a later epoch on.
+            ends: By loader, the epoch after its newest one.
+        """
         delivered = sum(each.delivered for each, _ in passes.values())
-        is_over = len(passes) == len(self._parts) and all(over for _, over in passes.values())
+        is_over = all(passes[loader][1] if loader in passes else epoch < end for loader, end in ends.items())
         if not is_over or size is None:
             return DataEpoch(epoch=epoch, delivered=delivered, lost=None)
         return DataEpoch(epoch=epoch, delivered=delivered, lost=max(0, size - delivered))
@@ -153,4 +240,5 @@ class DataEpochs:
         own = passes[number].by_reader.get(reader)
         if own is not None and not own.ended:
             return False
-        return newest > number or passes[newest].by_reader[reader].lost
+        # A pass that is kept no longer was over.
+        return newest > number or newest not in passes or passes[newest].by_reader[reader].lost

@@ -207,6 +207,22 @@ def test_data_over_which_loaders_cannot_pass_again_are_refused(train: Any, messa
         next(worker(addresses, fleet, train).batches(0, Reading()))
 
 
+@pytest.mark.parametrize(("least", "count"), [(EXAMPLES, 0), (EXAMPLES - 5, 3)])
+def test_a_part_that_turns_out_to_have_fewer_examples_than_a_batch_is_refused(
+    addresses: list[Address], least: int, count: int
+) -> None:
+    """Of unknown cardinality: the loader of an empty part would begin pass after pass, and the epoch would not end."""
+
+    def train(part: int, parts: int) -> tf.data.Dataset:
+        return numbers(part, parts).filter(lambda number: number >= (least if part else 0))
+
+    message = (
+        f"^program 'program:build': the training data of shard 1 have {count} examples, expected at least train.ba"
+    )
+    with client(addresses) as fleet, pytest.raises(ProgramError, match=message):
+        list(itertools.islice(worker(addresses, fleet, train).batches(0, Reading()), EXAMPLES))
+
+
 def test_loaders_that_never_answer_are_named_after_the_deadline() -> None:
     (absent,) = free_addresses(1)
     with (

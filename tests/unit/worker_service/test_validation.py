@@ -183,6 +183,16 @@ def test_data_that_a_loader_can_read_are_accepted(check: Check) -> None:
     assert check("graph()", input={"from": "loaders"})
 
 
+def test_with_dynamic_sharding_a_part_of_a_loader_needs_a_batch_and_no_worker_s_shard_does(check: Check) -> None:
+    expression = "graph(train=lambda part, parts: data(0, 1).take(9 // parts))"
+    content = {"train": {"steps": 2, "batch_size": 9}}
+    with pytest.raises(ProgramError, match=r"shard 0 of 2 has fewer examples than train\.batch_size = 9"):
+        check(expression, input={"from": "loaders"}, **content)
+    assert check(expression, input={"from": "loaders", "sharding": "dynamic"}, **content)
+    with pytest.raises(ProgramError, match=r"shard 0 of 2 has fewer examples than train\.batch_size = 9"):
+        check(expression, input={"from": "loaders", "loaders": 2, "sharding": "dynamic"}, **content)
+
+
 def test_a_batch_that_no_bucket_fills_is_found(check: Check) -> None:
     expression = "graph(loss=mean, train=sequences, evaluate=None)"
     buckets = {"pad": True, "bucket_boundaries": [3, 5, 7]}

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import gc
+
+import pytest
+
 from psfleet.control import control_pb2 as pb
 from psfleet.report.measurements import DataEpoch
-from worker_service.chief.data_epochs import DataEpochs
+from worker_service.chief.data_epochs import KEPT_EPOCHS, DataEpochs, _Pass
 
 
 def a_pass(
-    number: int, examples: int, *, process: str = "p", size: int = 10, ended: bool = False, lost: bool = False
+    number: int,
+    examples: int,
+    *,
+    process: str = "p",
+    size: int = 10,
+    ended: bool = False,
+    lost: bool = False,
+    loader: int = 0,
+    epoch: int | None = None,
 ) -> pb.Pass:
-    return pb.Pass(process=process, number=number, examples=examples, size=size, ended=ended or lost, lost=lost)
+    return pb.Pass(
+        loader=loader,
+        process=process,
+        number=number,
+        examples=examples,
+        size=size,
+        ended=ended or lost,
+        lost=lost,
+        epoch=epoch,
+    )
 
 
 def loader(*readers: pb.Reader, process: str = "p") -> list[pb.ShardState]:
@@ -62,6 +83,32 @@ def test_a_new_process_of_a_loader_continues_the_count_of_epochs() -> None:
     assert (record.num_examples, record.delivered, record.lost, record.ended_epochs) == (10, 17, 6, 2)
 
 
+@pytest.mark.parametrize("began", [0, 7])
+def test_the_part_of_a_loader_that_was_away_for_some_epochs_is_lost_in_each(began: int) -> None:
+    """Also if another worker, which began in the epoch with this number, is the first to read from it again."""
+
+    def of_0(process: str, first: int, *sizes: int) -> list[pb.Pass]:
+        return [a_pass(each, size, process=process, epoch=first + each) for each, size in enumerate(sizes)]
+
+    def of_1(*numbers: int) -> list[pb.Pass]:
+        return [a_pass(each, 10, process="r", loader=1, ended=True, epoch=each - began) for each in numbers]
+
+    epochs = DataEpochs()
+    before = [a_pass(0, 10, ended=True, epoch=0), a_pass(1, 4, lost=True, epoch=1)]
+    first = [a_pass(each, 10, process="r", loader=1, ended=True, epoch=each) for each in range(7)]
+    away, back = pb.ShardState(process="p"), pb.ShardState(process="q")
+    epochs.note([away, pb.ShardState(process="r", readers=[reader("a", *before, *first)])])
+    assert found(epochs)[1:3] == [(1, 14, 6), (2, 10, None)]
+    second = of_1(*range(7, 11))
+    second[-1].examples, second[-1].ended = 1, False
+    again = of_0("q", 8 - began, 10, 10, 1)
+    again[0].ended = again[1].ended = True
+    own = [*second, *again] if began else [*before, *first, *second, *again]
+    epochs.note([back, pb.ShardState(process="r", readers=[reader("b" if began else "a", *own)])])
+    lost = [(each, 10, 10) for each in range(2, 8)]
+    assert found(epochs) == [(0, 20, 0), (1, 14, 6), *lost, (8, 20, 0), (9, 20, 0), (10, 2, None)]
+
+
 def test_data_of_unknown_size_have_that_of_an_epoch_without_a_loss() -> None:
     epochs = DataEpochs()
     epochs.note(loader(reader("a", a_pass(0, 7, size=-1, lost=True), a_pass(0, 1, size=-1, process="q")), process="q"))
@@ -81,6 +128,33 @@ def test_the_report_has_the_newest_epochs_and_those_with_a_loss() -> None:
     assert [epoch.epoch for epoch in record.epochs] == [3, *range(50, 150)]
     assert record.epochs[0] == DataEpoch(epoch=3, delivered=9, lost=1)
     assert (record.ended_epochs, record.lost, record.delivered) == (149, 1, 1499)
+
+
+def test_the_counts_of_any_number_of_epochs_take_no_more_memory() -> None:
+    epochs = DataEpochs()
+    last = 4 * KEPT_EPOCHS
+    for start in range(0, last, 100):
+        passes = [
+            a_pass(number, 9 if number == 3 else 10, ended=True) for number in range(max(0, start - 64), start + 100)
+        ]
+        epochs.note(loader(reader("a", *passes)))
+    passes = [a_pass(last - 1, 10, lost=True), a_pass(0, 4, process="q")]
+    epochs.note(loader(reader("a", a_pass(0, 10, ended=True), *passes), process="q"))
+    record = epochs.record()
+    assert record is not None
+    assert (record.num_examples, record.ended_epochs, record.lost, record.delivered) == (10, last, 1, 10 * last - 1 + 4)
+    assert [epoch.epoch for epoch in record.epochs] == [3, *range(last - 99, last + 1)]
+    kept = [each for each in gc.get_objects() if isinstance(each, _Pass)]
+    assert len(kept) < 3 * KEPT_EPOCHS
+
+
+def test_a_pass_that_a_worker_has_not_reported_yet_is_not_the_size_of_the_data_set() -> None:
+    epochs = DataEpochs()
+    epochs.note(loader(reader("a", a_pass(0, 6, size=-1, ended=True), a_pass(1, 2, size=-1))))
+    later = a_pass(1, 6, size=-1, ended=True), a_pass(2, 1, size=-1)
+    of_b = a_pass(1, 4, size=-1, ended=True), a_pass(2, 1, size=-1)
+    epochs.note(loader(reader("a", *later), reader("b", *of_b)))
+    assert found(epochs) == [(0, 6, 4), (1, 10, 0), (2, 2, None)]
 
 
 def test_a_worker_that_has_read_nothing_yet_is_not_waited_for() -> None:
