@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import NoAnswerError
 from psfleet.report.measurements import DataEpoch, DataReading
+from worker_service.chief.data_parts import Part, Pass
 
 REPORTED_EPOCHS = 100
 """The report has the newest so many."""
@@ -18,81 +19,6 @@ REPORTED_LOSSES = 1000
 """The report has the newest so many with a loss, too."""
 KEPT_EPOCHS = 1000
 """Newest epochs whose passes are kept; of earlier ones that are over, their sums."""
-
-
-@dataclass
-class _Pass:
-    """One pass of a loader, as each worker process has reported it."""
-
-    by_reader: dict[str, pb.Pass] = field(default_factory=dict)
-
-    @property
-    def delivered(self) -> int:
-        return sum(each.examples for each in self.by_reader.values())
-
-    @property
-    def size(self) -> int:
-        return max(each.size for each in self.by_reader.values())
-
-    @property
-    def is_lost(self) -> bool:
-        return any(each.lost for each in self.by_reader.values())
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether each reader has come to its end: what they were given is all that there is."""
-        return all(each.ended and not each.lost for each in self.by_reader.values())
-
-
-@dataclass
-class _Part:
-    """The passes of one loader.
-
-    Attributes:
-        processes: Those of each of its processes by number, in the order in which these were seen.
-        first: By process, the epoch of its pass 0; absent: no worker has taken an example of it.
-        highest: By process, the highest number of a pass.
-        dropped: By process, the highest number of a pass that is kept no longer.
-        newest: By process and worker process, the newest pass that it has begun.
-        present: The present process.
-    """
-
-    processes: dict[str, dict[int, _Pass]] = field(default_factory=dict)
-    first: dict[str, int] = field(default_factory=dict)
-    highest: dict[str, int] = field(default_factory=dict)
-    dropped: dict[str, int] = field(default_factory=dict)
-    newest: dict[tuple[str, str], int] = field(default_factory=dict)
-    present: str = ""
-    _size: int = -1
-
-    def epochs(self) -> Iterator[tuple[int, str, int, _Pass]]:
-        """Number of the epoch, process, number of the pass, pass: an epoch has one pass at most."""
-        end = 0
-        for process, passes in self.processes.items():
-            first = max(end, self.first.get(process, end))
-            for number in sorted(passes):
-                yield first + number, process, number, passes[number]
-            end = first + self.highest[process] + 1
-
-    def end(self) -> int:
-        """The epoch after the newest one."""
-        return max((epoch for epoch, *_ in self.epochs()), default=-1) + 1
-
-    def size(self) -> int | None:
-        """Examples of the part: its cardinality, or the most of a pass without a loss; None: unknown.
-
-        A pass of which a worker has not reported its share yet looks as if it had fewer.
-        """
-        found = [each for *_, each in self.epochs()]
-        known = max((each.size for each in found), default=-1)
-        whole = [each.delivered for each in found if each.is_whole] if known < 0 else []
-        self._size = max(self._size, known, *whole)
-        return self._size if self._size >= 0 else None
-
-    def drop(self, process: str, number: int) -> None:
-        """Keeps a pass no longer."""
-        del self.processes[process][number]
-        self.dropped[process] = max(self.dropped.get(process, -1), number)
 
 
 @dataclass
@@ -111,7 +37,7 @@ class DataEpochs:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._earlier = _Sums()
-        self._parts: dict[int, _Part] = {}
+        self._parts: dict[int, Part] = {}
         self._alive: set[str] = set()
 
     def note(self, loaders: Sequence[pb.ShardState | NoAnswerError | None]) -> None:
@@ -121,13 +47,13 @@ class DataEpochs:
             for index, state in enumerate(loaders):
                 if not isinstance(state, pb.ShardState):
                     continue
-                self._parts.setdefault(index, _Part()).present = state.process
+                self._parts.setdefault(index, Part()).present = state.process
                 for reader in state.readers:
                     process = reader.member.process
                     alive[process] = alive.get(process, False) or reader.is_alive
                     for each in reader.passes:
                         self._merge(process, each)
-                    self._place([each for each in reader.passes if each.HasField("epoch")])
+                    self._place(process, [each for each in reader.passes if each.HasField("epoch")])
             if alive:
                 self._alive = {process for process, is_alive in alive.items() if is_alive}
                 # A worker that has begun no pass is starting.
@@ -173,31 +99,33 @@ class DataEpochs:
 
     def _merge(self, reader: str, reported: pb.Pass) -> None:
         """Loaders that were told at different times have different counts: the newest are the highest."""
-        part = self._parts.setdefault(reported.loader, _Part())
+        part = self._parts.setdefault(reported.loader, Part())
         if reported.number <= part.dropped.get(reported.process, -1):
             return
         at = reported.process, reader
         part.newest[at] = max(part.newest.get(at, 0), reported.number)
         part.highest[reported.process] = max(part.highest.get(reported.process, 0), reported.number)
-        by_reader = part.processes.setdefault(reported.process, {}).setdefault(reported.number, _Pass()).by_reader
+        by_reader = part.processes.setdefault(reported.process, {}).setdefault(reported.number, Pass()).by_reader
         known = by_reader.get(reader)
         if known is None or (known.examples, known.ended) <= (reported.examples, reported.ended):
             by_reader[reader] = reported
 
-    def _place(self, taken: Sequence[pb.Pass]) -> None:
+    def _place(self, reader: str, taken: Sequence[pb.Pass]) -> None:
         """Finds the epochs of processes of loaders which are new, and take part in the present epoch of a worker.
 
         Args:
-            taken: The passes of a worker, with its epochs, which it has counted since it began.
+            reader: A worker.
+            taken: Its passes, with its epochs, which it has counted since it began.
         """
         placed = [each for each in taken if each.process in self._parts[each.loader].first]
         shift = 0
         if placed:
             newest = placed[-1]
-            shift = self._parts[newest.loader].first[newest.process] + newest.number - newest.epoch
+            part = self._parts[newest.loader]
+            part.place(reader, newest, 0)
+            shift = part.epoch(newest.process, newest.number) - newest.epoch
         for each in taken:
-            first = max(0, each.epoch + shift - each.number)
-            self._parts[each.loader].first.setdefault(each.process, first)
+            self._parts[each.loader].place(reader, each, max(0, each.epoch + shift - each.number))
 
     def _size(self) -> int | None:
         """Examples of the data set; None: unknown."""
@@ -205,7 +133,7 @@ class DataEpochs:
         return None if None in sizes else sum(size for size in sizes if size is not None)
 
     def _epochs(self, size: int | None) -> list[DataEpoch]:
-        passes: dict[int, dict[int, tuple[_Pass, bool]]] = {}
+        passes: dict[int, dict[int, tuple[Pass, bool]]] = {}
         for loader, part in self._parts.items():
             for epoch, process, number, each in part.epochs():
                 passes.setdefault(epoch, {})[loader] = each, self._is_over(part, process, number)
@@ -213,7 +141,7 @@ class DataEpochs:
         return [self._epoch(epoch, passes[epoch], size, ends) for epoch in sorted(passes)]
 
     def _epoch(
-        self, epoch: int, passes: dict[int, tuple[_Pass, bool]], size: int | None, ends: dict[int, int]
+        self, epoch: int, passes: dict[int, tuple[Pass, bool]], size: int | None, ends: dict[int, int]
     ) -> DataEpoch:
         """An epoch.
 
@@ -227,12 +155,12 @@ class DataEpochs:
             return DataEpoch(epoch=epoch, delivered=delivered, lost=None)
         return DataEpoch(epoch=epoch, delivered=delivered, lost=max(0, size - delivered))
 
-    def _is_over(self, part: _Part, process: str, number: int) -> bool:
+    def _is_over(self, part: Part, process: str, number: int) -> bool:
         """Whether no worker will report more of a pass: each that lives has been given examples of a later one."""
         passes = part.processes[process]
         return all(self._has_passed(part, process, passes, number, reader) for reader in self._alive)
 
-    def _has_passed(self, part: _Part, process: str, passes: dict[int, _Pass], number: int, reader: str) -> bool:
+    def _has_passed(self, part: Part, process: str, passes: dict[int, Pass], number: int, reader: str) -> bool:
         newest = part.newest.get((process, reader))
         if newest is None:
             # It may have an example that it has not counted, unless the process is gone.

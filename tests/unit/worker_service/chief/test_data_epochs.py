@@ -8,7 +8,8 @@ import pytest
 
 from psfleet.control import control_pb2 as pb
 from psfleet.report.measurements import DataEpoch
-from worker_service.chief.data_epochs import KEPT_EPOCHS, DataEpochs, _Pass
+from worker_service.chief.data_epochs import KEPT_EPOCHS, DataEpochs
+from worker_service.chief.data_parts import Pass
 
 
 def a_pass(
@@ -109,6 +110,23 @@ def test_the_part_of_a_loader_that_was_away_for_some_epochs_is_lost_in_each(bega
     assert found(epochs) == [(0, 20, 0), (1, 14, 6), *lost, (8, 20, 0), (9, 20, 0), (10, 2, None)]
 
 
+def test_the_part_of_a_loader_that_was_frozen_for_some_epochs_is_lost_in_each() -> None:
+    """Its process continues, in an epoch of the workers that they do not all reach at the same pass."""
+    epochs = DataEpochs()
+    frozen = [a_pass(0, 5, ended=True, epoch=0), a_pass(1, 2, lost=True, epoch=1)]
+    others = [a_pass(each, 5, process="r", loader=1, ended=True, epoch=each) for each in range(9)]
+    half = reader("a", *frozen, *others), reader("b", *frozen, *others)
+    epochs.note([pb.ShardState(process="p", readers=half), pb.ShardState(process="r")])
+    assert found(epochs)[1:3] == [(1, 14, 6), (2, 10, None)]
+    of_a = a_pass(1, 4, ended=True, epoch=7), a_pass(2, 5, ended=True, epoch=8), a_pass(3, 0, epoch=9)
+    of_b = a_pass(1, 2, ended=True, epoch=1), a_pass(2, 5, ended=True, epoch=8), a_pass(3, 0, epoch=9)
+    newest = a_pass(9, 0, process="r", loader=1, epoch=9)
+    half = reader("a", frozen[0], *of_a, *others, newest), reader("b", frozen[0], *of_b, *others, newest)
+    epochs.note([pb.ShardState(process="p", readers=half), pb.ShardState(process="r")])
+    lost = [(each, 10, 10) for each in range(1, 7)]
+    assert found(epochs) == [(0, 20, 0), *lost, (7, 16, 4), (8, 20, 0), (9, 0, None)]
+
+
 def test_data_of_unknown_size_have_that_of_an_epoch_without_a_loss() -> None:
     epochs = DataEpochs()
     epochs.note(loader(reader("a", a_pass(0, 7, size=-1, lost=True), a_pass(0, 1, size=-1, process="q")), process="q"))
@@ -144,7 +162,7 @@ def test_the_counts_of_any_number_of_epochs_take_no_more_memory() -> None:
     assert record is not None
     assert (record.num_examples, record.ended_epochs, record.lost, record.delivered) == (10, last, 1, 10 * last - 1 + 4)
     assert [epoch.epoch for epoch in record.epochs] == [3, *range(last - 99, last + 1)]
-    kept = [each for each in gc.get_objects() if isinstance(each, _Pass)]
+    kept = [each for each in gc.get_objects() if isinstance(each, Pass)]
     assert len(kept) < 3 * KEPT_EPOCHS
 
 
