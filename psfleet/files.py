@@ -67,6 +67,22 @@ def try_lock(lock: IO[str] | int, kind: int) -> bool:
 
 
 @contextmanager
+def folder_lock(folder: Path) -> Iterator[IO[str]]:
+    """Context manager for the open file of a folder's lock; the folder is created if it is missing.
+
+    Raises:
+        UsageError: It cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / LOCK).open("w")
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror or error}, expected a folder that can be written") from error
+    with lock:
+        yield lock
+
+
+@contextmanager
 def only_user(folder: Path, command: str) -> Iterator[None]:
     """Context manager during which no other process uses a folder, which is created if it is missing.
 
@@ -76,12 +92,7 @@ def only_user(folder: Path, command: str) -> Iterator[None]:
     Raises:
         UsageError: Another one uses it, or it cannot be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK).open("w")
-    except OSError as error:
-        raise UsageError(f"{folder}: {error.strerror or error}, expected a folder that can be written") from error
-    with lock:
+    with folder_lock(folder) as lock:
         if not try_lock(lock, fcntl.LOCK_EX):
             raise UsageError(f"another {command} uses {folder}, expected it to have ended, or another --out")
         yield

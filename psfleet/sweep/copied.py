@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from psfleet.errors import UsageError
-from psfleet.files import LOCK, replace_file, try_lock
+from psfleet.files import folder_lock, replace_file, try_lock
 from psfleet.job.job import Job
 from psfleet.launch.platform import TRAINING, Member, Platform
 from psfleet.launch.transfer import STAGING, extracted
@@ -140,11 +140,6 @@ def _digest(path: Path) -> str:
 @contextmanager
 def _only_copy(folder: Path) -> Iterator[None]:
     """Context manager that locks the folder; waits for another command that copies results to it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK).open("w")
-    except OSError as error:
-        raise UsageError(f"{folder}: {error.strerror or error}, expected a folder that can be written") from error
-    with lock:
+    with folder_lock(folder) as lock:
         wait_until(lambda: try_lock(lock, fcntl.LOCK_EX), COPY_SECS, f"another command to leave {folder}")
         yield
