@@ -44,6 +44,7 @@ def worker(study: SweptStudy, of: Address, folder: Path, index: int = 0) -> Iter
         yield process
 
 
+@pytest.mark.extended
 def test_trials_of_two_containers_have_the_weights_of_those_of_processes(tmp_path: Path) -> None:
     study = SweptStudy.make(tmp_path, SPACE, fleet={"workers": 2})
     assert study.run().returncode == 0
