@@ -118,7 +118,9 @@ class ContainerLink:
             return error.exit_code
         except LostPeerError as error:
             if self._clock() - self._answered > self._lost_secs:
-                logger.error("%s, for %g s", error, self._lost_secs, extra={"event": "failed", "exit_code": 75})
+                logger.error(
+                    "%s, for %g s", error, self._lost_secs, extra={"event": "failed", "exit_code": error.exit_code}
+                )
                 return error.exit_code
             raise OSError(str(error)) from error
         except PsfleetError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from psfleet.control.driver_client import INDEX_KEY, PROCESS_KEY
 from psfleet.control.driver_servicer import DriverServicer, Readable, Writable
 from psfleet.control.worker_registry import WorkerRegistry, is_process
 from psfleet.errors import PsfleetError, ReplacedError
+from psfleet.launch.platform import KILLED
 
 if TYPE_CHECKING:
     from psfleet.tls.identity import Identity
@@ -29,7 +29,6 @@ logger = logging.getLogger("psfleet.driver")
 
 RELEASE_SECS = 5.0
 """How long a driver whose work is done waits for its workers to hear of it."""
-KILLED = errors.SIGNAL_BASE + signal.SIGKILL
 STORAGE_SECS = 60.0
 """Deadline of a call of a study's storage."""
 

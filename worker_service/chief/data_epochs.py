@@ -32,7 +32,7 @@ class _Sums:
 
 
 class DataEpochs:
-    """Collects what loaders have been told by workers; from any thread."""
+    """Collects what workers have reported to loaders; from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -98,7 +98,7 @@ class DataEpochs:
                     part.drop(process, number)
 
     def _merge(self, reader: str, reported: pb.Pass) -> None:
-        """Loaders that were told at different times have different counts: the newest are the highest."""
+        """Loaders that received reports at different times have different counts: the newest are the highest."""
         part = self._parts.setdefault(reported.loader, Part())
         if reported.number <= part.dropped.get(reported.process, -1):
             return

@@ -23,7 +23,7 @@ LONG_SECS = 60.0
 
 
 class HeldLink:
-    """Records batches, and answers them when it is told to."""
+    """Records batches, and answers them when a test releases them."""
 
     def __init__(self, ensemble: Ensemble, index: int, value: float, step: int = 1) -> None:
         self.ensemble, self.index, self.value, self.step = ensemble, index, value, step
