@@ -14,6 +14,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from support.commands import session_pids
 
 from psfleet.polling import wait_until
 
@@ -147,7 +148,8 @@ def _is_reaper_of(pid: int, leaders: set[int]) -> bool:
 
 
 def _descendants() -> Iterator[int]:
-    """Children of this process and all below them, ended ones whose parent has not waited for them included."""
+    """Children of this session and all below them, ended ones whose parent has not waited for them included."""
+    tops = session_pids()
     parents: dict[int, int] = {}
     for pid in _pids():
         _, _, fields = _read(pid, "stat").rpartition(") ")
@@ -155,7 +157,7 @@ def _descendants() -> Iterator[int]:
             parents[pid] = int(fields.split()[1])
     for pid in parents:
         parent: int | None = pid
-        while parent is not None and (parent := parents.get(parent)) != os.getpid():
+        while parent is not None and (parent := parents.get(parent)) not in tops:
             pass
         if parent is not None:
             yield pid
