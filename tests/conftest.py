@@ -104,6 +104,7 @@ def _no_process_left(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     """Fails a fleet test that leaves a process behind, orphans of its children included, and kills what it left.
 
     Processes that a fork server forked show its environment in /proc, without the mark: they are known by descent.
+    What a process from before the test starts, such as the supervisor of a module's fleet, belongs to that process.
     """
     if _level(request.path) != "fleet":
         yield
@@ -132,12 +133,14 @@ def _level(path: Path) -> str:
 
 def _left(mark: str, before: set[int]) -> dict[int, str]:
     """Command lines, by pid, of new descendants and of every process that carries the mark."""
-    pids = (set(_descendants()) - before) | set(_marked(mark))
+    descendants = _descendants()
+    earlier = before | {pid for pid, parent in descendants.items() if parent in before}
+    pids = (set(descendants) - earlier) | set(_marked(mark))
     commands = {pid: _read(pid, "cmdline").replace("\0", " ").strip() or "(ended, never waited for)" for pid in pids}
     return {
         pid: command
         for pid, command in commands.items()
-        if "multiprocessing.resource_tracker" not in command and not _is_reaper_of(pid, before)
+        if "multiprocessing.resource_tracker" not in command and not _is_reaper_of(pid, earlier)
     }
 
 
@@ -147,20 +150,22 @@ def _is_reaper_of(pid: int, leaders: set[int]) -> bool:
     return _read(pid, "comm").strip() == "psfleet-reaper" and int(fields.split()[2]) in leaders
 
 
-def _descendants() -> Iterator[int]:
-    """Children of this session and all below them, ended ones whose parent has not waited for them included."""
+def _descendants() -> dict[int, int]:
+    """Parents by process id of what runs below this session, ended processes that nobody has waited for included."""
     tops = session_pids()
     parents: dict[int, int] = {}
     for pid in _pids():
         _, _, fields = _read(pid, "stat").rpartition(") ")
         if fields:
             parents[pid] = int(fields.split()[1])
-    for pid in parents:
-        parent: int | None = pid
-        while parent is not None and (parent := parents.get(parent)) not in tops:
-            pass
-        if parent is not None:
-            yield pid
+    found = {}
+    for pid, parent in parents.items():
+        ancestor: int | None = parent
+        while ancestor is not None and ancestor not in tops:
+            ancestor = parents.get(ancestor)
+        if ancestor is not None and pid not in tops:
+            found[pid] = parent
+    return found
 
 
 def _marked(mark: str) -> Iterator[int]:

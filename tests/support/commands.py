@@ -29,7 +29,7 @@ SERVER_SECS = 30.0
 _standing: list[str] = []
 """The path of the Unix socket of this session's fork server; empty while there is none."""
 _server_pids: list[int] = []
-"""See `session_pids`."""
+"""Process ids of the fork servers that this process has started, or has had forked."""
 
 
 @contextmanager
@@ -42,9 +42,11 @@ def preloading_fork_server() -> Iterator[Path]:
             [sys.executable, "-P", str(script), str(os.getpid()), str(path), *MODULES.values()],
             stdin=subprocess.DEVNULL, env=process_environment.for_child({}), start_new_session=True,
         )  # fmt: skip
+        _server_pids.append(process.pid)
         try:
             yield path
         finally:
+            _server_pids.remove(process.pid)
             process.kill()
             process.wait()
 
@@ -77,7 +79,7 @@ def standing_fork_server(path: Path) -> Iterator[None]:
 
 
 def session_pids() -> frozenset[int]:
-    """Process ids such that every process of this test session is one of these or below one of them."""
+    """Process ids of this process and its fork servers: below these are all processes of the test session."""
     return frozenset([os.getpid(), *_server_pids])
 
 
