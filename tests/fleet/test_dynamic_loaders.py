@@ -53,7 +53,7 @@ def reading(fleet: Fleet) -> DataReading:
 
 @pytest.mark.parametrize(("workers", "loaders"), first_rows([(3, 2), (1, 1)], 1))
 def test_each_example_is_trained_on_once_in_each_epoch(tmp_path: Path, workers: int, loaders: int) -> None:
-    steps = 5 * EXAMPLES // (BATCH * workers)
+    steps = 5 * EXAMPLES // (BATCH * workers) + 7
     with counting(tmp_path, workers, loaders, steps) as fleet:
         fleet.gates.hurry()
         fleet.done()
@@ -62,7 +62,7 @@ def test_each_example_is_trained_on_once_in_each_epoch(tmp_path: Path, workers: 
     assert (data.lost, [epoch.delivered for epoch in data.epochs[:3]]) == (0, 3 * [EXAMPLES])
     assert data.ended_epochs <= found.min()
     assert found.max() <= len(data.epochs)
-    assert found.sum() == steps * BATCH * workers
+    assert (data.delivered, found.sum()) == (steps * BATCH * workers, steps * BATCH * workers)
     assert f"lost in {data.ended_epochs} epochs (sharding: dynamic)" in fleet.screen.read_text()
 
 
@@ -96,7 +96,7 @@ def test_a_loader_that_is_away_for_many_epochs_loses_its_part_of_each(tmp_path: 
         found, data = times_trained(fleet), fleet.report().data
     assert data is not None
     assert data.num_examples == examples
-    assert abs(data.delivered - found.sum()) <= examples, "the newest batches may be in no report yet"
+    assert data.delivered == found.sum()
     away = found[1::2].min() - found[0::2].max()
     assert away > 10, "epochs without its part"
     assert abs(data.ended_epochs - found[1::2].min()) <= 2
