@@ -80,7 +80,7 @@ def test_a_killed_loader_costs_no_step_and_what_it_loses_is_counted(tmp_path: Pa
     assert (report.gradients.pushed, report.gradients.used) == (2 * steps, 2 * steps)
     broken = [epoch for epoch in data.epochs if epoch.lost]
     assert broken, data
-    assert data.lost <= EXAMPLES
+    assert max(epoch.lost for epoch in broken) <= EXAMPLES // loaders, "only what it had"
     assert found.max() <= len(data.epochs), "at most once in each epoch"
     assert found.min() >= data.ended_epochs - len(broken)
 
