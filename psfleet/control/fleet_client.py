@@ -118,13 +118,13 @@ class FleetClient:
         """
         return self._loaders[index].describe(LOADERS_SECS).process
 
-    def report_passes(self, loader: int, passes: Sequence[pb.Pass]) -> None:
-        """Sends a loader the passes that this worker has read.
+    def report_passes(self, loader: int, passes: Sequence[pb.Pass], step: int) -> None:
+        """Sends a loader the passes that this worker has read, at least up to a step.
 
         Raises:
             PsfleetError: It does not answer, or refuses.
         """
-        self._loaders[loader].heartbeat(pb.HeartbeatRequest(passes=passes), LOADERS_SECS)
+        self._loaders[loader].heartbeat(pb.HeartbeatRequest(passes=passes, step=step), LOADERS_SECS)
 
     def release_loaders(self, outcome: pb.Outcome) -> None:
         """Ends the loaders. One on loopback that cannot be reached is left to its launcher; one that is away for
