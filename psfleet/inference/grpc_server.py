@@ -26,6 +26,11 @@ SERVER = "psfleet"
 END_SECS = 5.0
 """Until calls are ended at the end; queries have been answered by then."""
 
+HANDSHAKE_SECS = 10.0
+"""Until a client has finished the handshakes of TLS and HTTP/2."""
+IDLE_SECS = 300.0
+"""Until a connection without calls is closed; clients open another one when they call."""
+
 
 @asynccontextmanager
 async def serving_grpc(service: ModelService, host: str, port: int, access: ClientAccess) -> AsyncIterator[None]:
@@ -38,6 +43,8 @@ async def serving_grpc(service: ModelService, host: str, port: int, access: Clie
         ("grpc.max_receive_message_length", service.max_query_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 0),
+        ("grpc.server_handshake_timeout_ms", int(1000 * HANDSHAKE_SECS)),
+        ("grpc.max_connection_idle_ms", int(1000 * IDLE_SECS)),
         # gRPC closes those beyond it at once.
         ("grpc.max_allowed_incoming_connections", access.max_connections),
     )
