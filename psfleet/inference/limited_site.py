@@ -47,7 +47,7 @@ class LimitedSite(web.BaseSite):
             self._accepted,
             self._host,
             self._port,
-            ssl=None if certificate is None else certificate.context(),
+            ssl=None if certificate is None else certificate.serving_context(),
             ssl_handshake_timeout=None if certificate is None else HANDSHAKE_SECS,
         )
 
