@@ -113,6 +113,11 @@ class WorkerRegistry:
         with self._lock:
             self._released.add(process)
 
+    def are_there(self) -> bool:
+        """Whether each worker is a process that has joined."""
+        with self._lock:
+            return None not in self._joined
+
     def are_released(self) -> bool:
         """Whether all workers are there and know that nothing is left to do, or have failed.
 

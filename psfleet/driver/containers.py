@@ -29,6 +29,8 @@ logger = logging.getLogger("psfleet.driver")
 
 RELEASE_SECS = 5.0
 """How long a driver whose work is done waits for its workers to hear of it."""
+JOIN_SECS = 30.0
+"""How long it waits if some are not there: a worker that starts joins once it has imported TensorFlow."""
 STORAGE_SECS = 60.0
 """Deadline of a call of a study's storage."""
 
@@ -151,8 +153,13 @@ def container_workers(
 
 
 def _release(servicer: DriverServicer, registry: WorkerRegistry, exit_code: int) -> None:
-    """Lets the workers end, and waits until they know."""
+    """Lets the workers end, and waits until they know.
+
+    One that joined after the driver's end would wait for another driver for `deadlines.start_secs`.
+    """
     servicer.exit_code = exit_code
-    pause, until = threading.Event(), time.monotonic() + RELEASE_SECS
-    while not registry.are_released() and time.monotonic() < until:
+    pause, began = threading.Event(), time.monotonic()
+    while not registry.are_released():
+        if time.monotonic() - began > (RELEASE_SECS if registry.are_there() else JOIN_SECS):
+            break
         pause.wait(0.05)

@@ -103,6 +103,10 @@ class Driver:
     def end(self) -> None:
         self._may_end.set()
 
+    def has_ended(self, timeout_secs: float) -> bool:
+        self._thread.join(timeout_secs)
+        return not self._thread.is_alive()
+
     def client(self, index: int) -> DriverClient:
         client = DriverClient(self.address, RUN, index, CALL_SECS, None)
         client.join()
@@ -145,10 +149,28 @@ def test_workers_of_a_driver_with_a_temporary_error_wait_for_the_next_one() -> N
     assert set(heard) <= {None}
 
 
-def test_workers_that_never_join_delay_the_end_for_some_seconds_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(containers, "RELEASE_SECS", 0.1)
+def test_a_worker_that_starts_when_its_driver_ends_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(containers, "RELEASE_SECS", 0.0)
     with Driver(None) as driver:
-        driver.client(0)
+        first = driver.client(0)
+        driver.end()
+        wait_until(first.beat, CALL_SECS, "the end", done=lambda seen: seen is not None)
+        # The other one imports TensorFlow meanwhile.
+        assert not driver.has_ended(0.3)
+        assert driver.client(1).beat() == 0
+        assert driver.has_ended(CALL_SECS)
+
+
+@pytest.mark.parametrize("there", [0, 2])
+def test_workers_that_do_not_hear_of_the_end_delay_it_for_some_seconds_only(
+    monkeypatch: pytest.MonkeyPatch, there: int
+) -> None:
+    monkeypatch.setattr(containers, "RELEASE_SECS" if there else "JOIN_SECS", 0.1)
+    with Driver(None) as driver:
+        for index in range(there):
+            driver.client(index)
+        driver.end()
+        assert driver.has_ended(4.0)
 
 
 @contextmanager
@@ -183,7 +205,8 @@ def stored(address: Address, identity: Identity | None = None, **changes: str) -
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(containers, "RELEASE_SECS", 0.1)
+    for name in ("RELEASE_SECS", "JOIN_SECS"):
+        monkeypatch.setattr(containers, name, 0.1)
 
 
 @pytest.mark.usefixtures("quick")
