@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from psfleet.addresses import DATA_PORT, Address
-from psfleet.errors import PERMANENT_CODES
+from psfleet.errors import PERMANENT_CODES, UsageError
 from psfleet.job.activity import Activity
 from psfleet.job.job import Job
 from psfleet.manifests import container
@@ -22,6 +22,7 @@ from psfleet.manifests.kubernetes.names import (
     require_service_name,
     selector,
 )
+from psfleet.manifests.kubernetes.placement import near_results
 from psfleet.manifests.kubernetes.pod_settings import service_account
 from psfleet.manifests.kubernetes.pod_template import Object, template
 from psfleet.manifests.kubernetes.policy_rules import NETWORKING, peers, pods_of, policy_spec, tcp, to_resolver
@@ -30,6 +31,8 @@ from psfleet.manifests.kubernetes.render import claim, codes, end_on, fleet_obje
 from psfleet.manifests.yaml_text import job_text
 from psfleet.service import settings
 
+MODEL = "model"
+"""Volume of the driver's pod: the claim of the fleet whose results have the model."""
 OF_TRAINING = (settings.PS, settings.METRICS_PORT, settings.FIRST_INDEX)
 """Variables of a run's pods that these do not have, or with another value."""
 
@@ -43,8 +46,13 @@ def render(job: Job, activity: Activity, job_file: Path) -> list[Object]:
 
     Raises:
         BadJobError: No Service can have the name.
-        UsageError: The program does not fit into a ConfigMap.
+        UsageError: The program does not fit into a ConfigMap, or the model is in a folder.
     """
+    if activity.model_folder:
+        raise UsageError(
+            f"the model is in {activity.model_folder} on this machine, which pods cannot mount: expected the job or "
+            "study file of a fleet whose results are on the cluster"
+        )
     require_service_name(job.name)
     files = Files.of(job_file.resolve().parent) if job.container.program == "mount" else None
     objects: list[Object] = []
@@ -89,7 +97,18 @@ def _pod(job: Job, activity: Activity, component: str, program: list[Object] | N
     if not is_driver:
         # The driver notices by itself whether a worker lives, which serves nothing.
         del own["startupProbe"], own["livenessProbe"]
+    elif activity.model_fleet:
+        _mount_model(job, activity.model_fleet, pod["spec"])
     return _labelled(pod, activity)
+
+
+def _mount_model(job: Job, fleet: str, spec: Object) -> None:
+    """Adds the results of another fleet to the driver's pod."""
+    (own,) = spec["containers"]
+    own["volumeMounts"].append({"name": MODEL, "mountPath": container.MODEL, "readOnly": True})
+    spec["volumes"].append({"name": MODEL, "persistentVolumeClaim": {"claimName": fleet, "readOnly": True}})
+    if job.container.access_mode == "ReadWriteOnce":
+        spec["affinity"]["podAffinity"] |= near_results(fleet)
 
 
 def _driver(job: Job) -> str:

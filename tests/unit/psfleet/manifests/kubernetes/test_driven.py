@@ -9,7 +9,7 @@ import pytest
 from support.activity_samples import ACTIVITY, driven_job
 from support.kubernetes_schema import problem, versions
 
-from psfleet.errors import PERMANENT_CODES
+from psfleet.errors import PERMANENT_CODES, UsageError
 from psfleet.job.activity import Activity
 from psfleet.manifests.kubernetes.driven import render
 from psfleet.manifests.kubernetes.names import ACTIVITY as LABEL
@@ -27,9 +27,12 @@ EVERYTHING = {
 }
 
 
-def rendered(folder: Path, **sections: Any) -> list[Object]:
+OF_RUN = ACTIVITY.model_copy(update={"model_fleet": "digits"})
+
+
+def rendered(folder: Path, activity: Activity = ACTIVITY, **sections: Any) -> list[Object]:
     (folder / "program.py").write_text("def build():\n    return None\n")
-    return render(driven_job(**sections), ACTIVITY, folder / "job.yaml")
+    return render(driven_job(**sections), activity, folder / "job.yaml")
 
 
 def only(objects: list[Object], kind: str, name: str) -> Object:
@@ -48,8 +51,10 @@ def environment(objects: list[Object], component: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", [versions()[0], versions()[-1]])
 @pytest.mark.parametrize("sections", [{}, EVERYTHING], ids=["default", "everything"])
-def test_all_objects_are_valid(tmp_path: Path, sections: Object, version: str) -> None:
-    assert not [text for text in (problem(each, version) for each in rendered(tmp_path, **sections)) if text]
+@pytest.mark.parametrize("activity", [ACTIVITY, OF_RUN], ids=["study", "with a model"])
+def test_all_objects_are_valid(tmp_path: Path, activity: Activity, sections: Object, version: str) -> None:
+    objects = rendered(tmp_path, activity, **sections)
+    assert not [text for text in (problem(each, version) for each in objects) if text]
 
 
 def test_there_are_a_driver_and_its_workers_and_nothing_of_ps(tmp_path: Path) -> None:
@@ -84,6 +89,28 @@ def test_only_the_driver_has_a_port_probes_and_the_volume(tmp_path: Path) -> Non
     assert not {"startupProbe", "livenessProbe"} & worker.keys()
     mounted = [{mount["name"] for mount in each["volumeMounts"]} for each in (driver, worker)]
     assert ["results" in names for names in mounted] == [True, False]
+
+
+def test_the_driver_alone_mounts_the_results_that_have_the_model(tmp_path: Path) -> None:
+    driver, worker = (pod(rendered(tmp_path, OF_RUN), name)["spec"] for name in ("chief", "worker"))
+    assert {"name": "model", "mountPath": "/model", "readOnly": True} in driver["containers"][0]["volumeMounts"]
+    claim = {"claimName": "digits", "readOnly": True}
+    assert {"name": "model", "persistentVolumeClaim": claim} in driver["volumes"]
+    assert "model" not in {each["name"] for each in worker["volumes"]}
+    affinity = driver["affinity"]["podAffinity"]
+    (near,) = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert near["podAffinityTerm"]["labelSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "digits"
+    assert "requiredDuringSchedulingIgnoredDuringExecution" in affinity, "its own volume"
+
+
+def test_a_volume_of_many_nodes_can_be_mounted_on_any(tmp_path: Path) -> None:
+    objects = rendered(tmp_path, OF_RUN, container={"access_mode": "ReadWriteMany"})
+    assert "affinity" not in pod(objects, "chief")["spec"]
+
+
+def test_a_model_in_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is in /runs/digits on this machine, which pods cannot mount"):
+        rendered(tmp_path, ACTIVITY.model_copy(update={"model_folder": "/runs/digits"}))
 
 
 def test_pods_are_those_of_a_run_otherwise(tmp_path: Path) -> None:
