@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -14,7 +14,8 @@ from psfleet.errors import BadJobError, UsageError
 from psfleet.job.prediction_files import REQUEST, is_name_of_share
 from psfleet.predictions import files, folders
 from psfleet.predictions.driver import drive, require_callable, summary
-from psfleet.predictions.source import Source, find
+from psfleet.predictions.model_files import on_disk
+from psfleet.predictions.source import find
 from psfleet.service.process import Service, Stop, run_service
 from psfleet.service.settings import Settings
 
@@ -45,17 +46,17 @@ def serve(settings: Settings, stop: Stop) -> int:
             raise stop.error()
 
     with folders.kept(out, source.request_of_containers(order.data, order.workers)) as (folder, request):
-        recruited = _workers(settings, source, folder, order.workers)
+        readable = {REQUEST: folder / REQUEST, **on_disk(source.files(), folder, check)}
+        recruited = _workers(settings, readable, folder, order.workers)
         shares = drive(request, source.job.deadlines, folder, out, recruited, _log_loss, check)
     logger.info("%s", summary(shares, source, order.workers, time.monotonic() - began), extra={"event": "done"})
     return 0
 
 
 def _workers(
-    settings: Settings, source: Source, folder: Path, number: int
+    settings: Settings, readable: Mapping[str, Path], folder: Path, number: int
 ) -> AbstractContextManager[Sequence[ContainerWorker]]:
     """Containers that read the request and the model, and write their shares."""
-    readable = {REQUEST: folder / REQUEST, **source.files()}
 
     def writable(index: int, name: str) -> Path | None:
         return folder / name if is_name_of_share(index, name) else None
