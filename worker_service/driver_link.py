@@ -21,6 +21,7 @@ from psfleet.errors import DONE, BadJobError, LostPeerError, PsfleetError, Repla
 from psfleet.job import trial_records
 from psfleet.job.sections import Deadlines
 from psfleet.service.settings import Settings
+from worker_service.trial.signs_of_life import SignsOfLife
 
 logger = logging.getLogger("psfleet.worker")
 
@@ -186,7 +187,12 @@ def linked(settings: Settings) -> Iterator[DriverLink]:
         return
     deadlines = settings.job.deadlines if settings.job is not None else Deadlines()
     identity = read_identity(settings.tls, "worker")
-    client = DriverClient(settings.driver, settings.run, settings.index, deadlines.start_secs, identity)
+    process = ""
+    if settings.life is not None:
+        process = settings.life.name
+        # Whether the driver answers or not.
+        SignsOfLife.in_file(settings.life).start()
+    client = DriverClient(settings.driver, settings.run, settings.index, deadlines.start_secs, identity, process)
     client.join()
     link = ContainerLink(client, _own_folder(settings.out, settings.index), deadlines)
     try:
@@ -206,8 +212,7 @@ def linked(settings: Settings) -> Iterator[DriverLink]:
 def _own_folder(out: Path, index: int) -> Path:
     """An empty folder on the disk of the container, if there is one; a killed process may have left an earlier one."""
     prefix = f"psfleet-worker-{index}-"
-    if not os.access(out, os.W_OK):
-        return Path(tempfile.mkdtemp(prefix=prefix))
-    for left in out.glob(f"{prefix}*"):
+    disk = out if os.access(out, os.W_OK) else Path(tempfile.gettempdir())
+    for left in disk.glob(f"{prefix}*"):
         shutil.rmtree(left, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=prefix, dir=out))
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=disk))

@@ -40,12 +40,21 @@ class DriverClient:
         run: The name of what it drives.
         index: Of this worker.
         wait_secs: How long a call waits for the driver.
+        process: 16 hexadecimal digits; by default of a new process.
     """
 
-    def __init__(self, address: Address, run: str, index: int, wait_secs: float, identity: Identity | None) -> None:
+    def __init__(
+        self,
+        address: Address,
+        run: str,
+        index: int,
+        wait_secs: float,
+        identity: Identity | None,
+        process: str = "",
+    ) -> None:
         self._address = address
         self._wait_secs = wait_secs
-        process = secrets.token_hex(8)
+        process = process or secrets.token_hex(8)
         self._caller = pb.DriverCall(run=run, version=psfleet.__version__, index=index, process=process)
         self._channel = channel(address.control, "worker", identity)
         self._stub = driver_control_pb2_grpc.DriverControlStub(self._channel)
@@ -84,6 +93,11 @@ class DriverClient:
         request = pb.FailRequest(
             caller=self._caller, exit_code=error.exit_code, message=str(error), details=error.details
         )
+        self._call(lambda: self._stub.Fail(request, timeout=BEAT_SECS))
+
+    def end(self, exit_code: int) -> None:
+        """Says that the process has ended without having said why."""
+        request = pb.FailRequest(caller=self._caller, exit_code=exit_code)
         self._call(lambda: self._stub.Fail(request, timeout=BEAT_SECS))
 
     def relay(self) -> CallRelay:

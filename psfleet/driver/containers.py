@@ -63,7 +63,7 @@ class ContainerWorker:
         return bool(self._process)
 
     def exit_code(self) -> int | None:
-        """See `Worker`. That of a process that has not said why it ends is not known: it counts as killed."""
+        """See `Worker`. That of a process whose container has ended is not known: it counts as killed."""
         if not self.is_there():
             return None
         failure = self._registry.failure(self._process)
@@ -74,13 +74,14 @@ class ContainerWorker:
     def failure(self) -> dict[str, Any] | None:
         """See `Worker`."""
         failure = self._registry.failure(self._process)
-        return None if failure is None else vars(failure)
+        return vars(failure) if failure is not None and failure.message else None
 
     def cause_of_end(self) -> str:
         """See `Worker`."""
         failure = self._registry.failure(self._process)
         if failure is not None:
-            return f"{failure.message} (exit code {failure.exit_code})"
+            code = errors.cause_of_end(failure.exit_code)
+            return f"{failure.message} ({code})" if failure.message else code or "it ended"
         return "it was given up" if self._was_killed else "another process has taken its place"
 
     def newest_sign(self) -> object:

@@ -66,6 +66,13 @@ def test_a_process_that_has_failed_is_not_taken_for_the_next_one() -> None:
     assert worker.exit_code() is None
 
 
+@pytest.mark.parametrize(("code", "cause"), [(0, "it ended"), (3, "exit code 3"), (137, "killed by SIGKILL")])
+def test_a_process_that_has_not_said_why_it_ended_has_no_failure(code: int, cause: str) -> None:
+    worker, registry = joined_worker()
+    registry.fail(0, OLD, Failure(code, "", ""))
+    assert (worker.exit_code(), worker.failure(), worker.cause_of_end()) == (code, None, cause)
+
+
 def test_a_process_that_is_killed_is_refused() -> None:
     worker, registry = joined_worker()
     worker.kill()

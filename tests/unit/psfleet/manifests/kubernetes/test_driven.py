@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -80,13 +83,27 @@ def test_each_side_runs_its_module_with_its_variables(tmp_path: Path) -> None:
     assert "PSFLEET_STUDY" not in worker
 
 
-def test_only_the_driver_has_a_port_probes_and_the_volume(tmp_path: Path) -> None:
+def test_a_pod_of_a_worker_is_alive_while_the_file_of_its_process_is_renewed(tmp_path: Path) -> None:
+    objects = rendered(tmp_path)
+    (worker,) = pod(objects, "worker")["spec"]["containers"]
+    life = tmp_path / "life"
+    assert environment(objects, "worker")["PSFLEET_LIFE"] == "/tmp/psfleet-life"
+    command = [each.replace("/tmp/psfleet-life", str(life)) for each in worker["livenessProbe"]["exec"]["command"]]
+    codes = [subprocess.run(command, stderr=subprocess.DEVNULL).returncode]
+    life.touch()
+    codes.append(subprocess.run(command).returncode)
+    os.utime(life, (0, time.time() - 61))
+    assert [*codes, subprocess.run(command).returncode] == [1, 0, 1]
+
+
+def test_only_the_driver_has_a_port_health_and_the_volume(tmp_path: Path) -> None:
     objects = rendered(tmp_path)
     (driver,), (worker,) = (pod(objects, name)["spec"]["containers"] for name in ("chief", "worker"))
     assert driver["ports"] == [{"name": "control", "containerPort": 2223}]
     assert worker["ports"] == []
     assert {"startupProbe", "livenessProbe"} <= driver.keys()
-    assert not {"startupProbe", "livenessProbe"} & worker.keys()
+    assert "startupProbe" not in worker
+    assert "exec" in worker["livenessProbe"]
     mounted = [{mount["name"] for mount in each["volumeMounts"]} for each in (driver, worker)]
     assert ["results" in names for names in mounted] == [True, False]
 
