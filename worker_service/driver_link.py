@@ -129,7 +129,7 @@ class ContainerLink:
             return error.exit_code
         self._answered = self._clock()
         if code is not None:
-            logger.info("nothing is left to do", extra={"event": "over", "exit_code": code})
+            _log_end(code)
         if code == DONE:
             # The caller ends this process, whose main thread waits.
             self.close()
@@ -140,7 +140,9 @@ class ContainerLink:
         path = self.folder / name
         if not path.resolve().is_relative_to(self.folder.resolve()):
             raise BadJobError(f"the driver names a file {name!r}, expected one in its folder")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.parent != self.folder:
+            # The folder itself may have been removed: this process ends.
+            path.parent.mkdir(exist_ok=True)
         self._client.fetch(name, path)
         return path
 
@@ -175,8 +177,11 @@ class ContainerLink:
 
 
 @contextmanager
-def linked(settings: Settings) -> Iterator[DriverLink]:
+def linked(settings: Settings, end_process: Callable[[int], object]) -> Iterator[DriverLink]:
     """Context manager for the link of this process; says to the driver with which error the block ends.
+
+    Args:
+        end_process: Called with the exit code if the driver says at once that nothing is left to do; does not return.
 
     Raises:
         BadJobError: The certificate is not that of a worker, or the driver refuses this worker.
@@ -193,7 +198,9 @@ def linked(settings: Settings) -> Iterator[DriverLink]:
         # Whether the driver answers or not.
         SignsOfLife.in_file(settings.life).start()
     client = DriverClient(settings.driver, settings.run, settings.index, deadlines.start_secs, identity, process)
-    client.join()
+    if (code := client.join()) is not None:
+        _log_end(code)
+        end_process(code)
     link = ContainerLink(client, _own_folder(settings.out, settings.index), deadlines)
     try:
         yield link
@@ -207,6 +214,10 @@ def linked(settings: Settings) -> Iterator[DriverLink]:
         raise
     finally:
         link.close()
+
+
+def _log_end(code: int) -> None:
+    logger.info("nothing is left to do", extra={"event": "over", "exit_code": code})
 
 
 def _own_folder(out: Path, index: int) -> Path:

@@ -27,7 +27,7 @@ from worker_service.driver_link import linked
 from worker_service.watched_process import watched
 
 def serve(settings, stop):
-    with linked(settings) as link:
+    with linked(settings, stop.end_process) as link:
         link.beat()
         begun = settings.out / "begun"
         with begun.open("a") as file:

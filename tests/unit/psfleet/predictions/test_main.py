@@ -78,8 +78,7 @@ def test_the_workers_of_a_refused_prediction_end_with_its_exit_code(tmp_path: Pa
     driver = threading.Thread(target=refused)
     driver.start()
     client = DriverClient(own.address, RUN, 0, CALL_SECS, None)
-    client.join()
-    assert client.beat() == 65
+    assert client.join() == 65
     driver.join(CALL_SECS)
     assert not driver.is_alive()
 
