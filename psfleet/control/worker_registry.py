@@ -16,7 +16,7 @@ def is_process(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a process ends, as it says itself."""
+    """Why a process ends, as it says itself; without a message it has ended without having said so."""
 
     exit_code: int
     message: str
@@ -85,10 +85,10 @@ class WorkerRegistry:
             self._require(index, process)
 
     def fail(self, index: int, process: str, failure: Failure) -> None:
-        """Notes why a process ends; raises as `require`."""
+        """Notes why a process ends, unless it has said so before; raises as `require`."""
         with self._lock:
             self._require(index, process)
-            self._failures[process] = failure
+            self._failures.setdefault(process, failure)
 
     def joined(self, index: int) -> Joined | None:
         """The process that a worker is; None: none has joined, or it was removed."""
@@ -112,6 +112,11 @@ class WorkerRegistry:
         """Notes that a process knows that nothing is left to do."""
         with self._lock:
             self._released.add(process)
+
+    def are_there(self) -> bool:
+        """Whether each worker is a process that has joined."""
+        with self._lock:
+            return None not in self._joined
 
     def are_released(self) -> bool:
         """Whether all workers are there and know that nothing is left to do, or have failed.

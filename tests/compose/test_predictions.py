@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from support.compose_fleet import END_SECS, START_SECS, inspected
 from support.compose_lab import commanded
 from support.compose_prediction import WORKERS, ComposePrediction, arrays, compose_prediction, compose_run
 from support.compose_study import compose_study
+from support.images import docker
 from support.programs import predicted_data
+from support.s3_server import S3Server, s3_server, use
 
+from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.manifests.compose.render import project
 
 pytestmark = pytest.mark.timeout(600)
@@ -99,3 +105,43 @@ def test_the_best_trial_in_the_results_of_a_study_predicts(tmp_path: Path) -> No
         commanded("predict", str(seen.out), *data, "--out", str(here), "--workers", "2")
         assert arrays(there) == arrays(here)
         assert set(seen.left()) == {"volumes"}, "the results of the study stay"
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """A server outside of the fleet's networks: on the engine's machine, at its address on the default bridge."""
+    (bridge,) = json.loads(docker("network", "inspect", "bridge").stdout)
+    with s3_server(bridge["IPAM"]["Config"][0]["Gateway"]) as server:
+        use(server, monkeypatch)
+        server.make_bucket("fleet")
+        yield server
+
+
+@pytest.mark.extended
+def test_the_driver_alone_reads_a_checkpoint_in_a_store(tmp_path: Path, s3: S3Server) -> None:
+    store = StoreFolder("s3://fleet/run")
+    with compose_prediction(tmp_path / "run") as seen:
+        (checkpoint,) = (seen.folder / "checkpoints").iterdir()
+        for path in checkpoint.iterdir():
+            (store / "checkpoints" / checkpoint.name / path.name).write_bytes(path.read_bytes())
+        shutil.rmtree(seen.folder / "checkpoints")
+        job = {"name": "net", "program": "versioned_program:keras_program", "fleet": {"workers": 2}}
+        job |= {"optimizer": {"name": "sgd", "learning_rate": 0.1}, "train": {"steps": 1, "batch_size": 1}}
+        job |= {"tls": True, "checkpoint": {"store": str(store)}}
+        seen.job.write_text(yaml.safe_dump(job))
+        seen.hold()
+        seen.predict(source=str(seen.job))
+        wait_for_readers(seen)
+        secret = os.environ["AWS_SECRET_ACCESS_KEY"]
+        knowing = {name for name in (*WORKERS, "chief") if secret in described(seen, name)}
+        assert knowing == {"chief"}
+        seen.release()
+        assert seen.end(START_SECS + END_SECS) == 0, seen.tails()
+        assert "of step 0, by 2 workers" in seen.screen.read_text()
+        assert arrays(seen.file) == seen.predicted_here(str(store))
+        assert seen.left() == {}
+
+
+def described(seen: ComposePrediction, service: str) -> str:
+    """What the engine says of a container."""
+    return docker("inspect", seen.container(service)).stdout

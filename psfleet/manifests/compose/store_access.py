@@ -87,9 +87,9 @@ def files(job: Job) -> dict[str, str]:
 
 
 def require_closed(job: Job) -> None:
-    """Refuses to put ps on a network that every user of the machine reaches, unless they close their ports by TLS."""
+    """Refuses to put containers on a network that every user of the machine reaches, unless TLS closes their ports."""
     if job.checkpoint.store is not None and not job.tls:
         raise BadJobError(
-            f"tls is false, expected true with checkpoint.store {job.checkpoint.store} on docker compose: the ps reach "
-            "it over a network from which every user of the machine reaches them"
+            f"tls is false, expected true with checkpoint.store {job.checkpoint.store} on docker compose: containers "
+            "reach it over a network from which every user of the machine reaches them"
         )

@@ -73,3 +73,11 @@ def test_all_are_released_once_each_knows_or_has_failed() -> None:
     registry.fail(1, NEW, FAILURE)
     assert registry.are_released()
     assert registry.failure(NEW) == FAILURE
+
+
+def test_what_a_process_has_said_is_why_it_ends() -> None:
+    registry = WorkerRegistry(1)
+    registry.beat(0, OLD)
+    registry.fail(0, OLD, FAILURE)
+    registry.fail(0, OLD, Failure(75, "", ""))
+    assert registry.failure(OLD) == FAILURE
