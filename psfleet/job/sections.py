@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -17,6 +17,12 @@ class Fleet(Section):
 
     ps: PositiveInt = Field(1, description="Number of parameter servers; each holds an equal shard of the model.")
     workers: PositiveInt = Field(1, description="Number of workers; worker 0 is the chief.")
+    colocate: bool = Field(
+        False,
+        description="Whether each worker's process is a ps, too, so that its own shard crosses no network; `ps` is "
+        "then the number of workers. See [above](#a-ps-in-each-worker). Not with spares, `parts`, `ps_addresses` or "
+        "`update.replication: in_graph`.",
+    )
     parts: PositiveInt = Field(
         1,
         description="Number of workers of each replica, a divisor of `workers`: a program assigns its layers to them "
@@ -69,6 +75,14 @@ class Fleet(Section):
         if index == 0:
             return "chief"
         return "worker" if index < self.workers else "spare"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_ps_each(cls, content: Any) -> Any:
+        """Sets the number of ps that are in workers, unless it is given."""
+        if not isinstance(content, dict) or content.get("colocate") is not True or "ps" in content:
+            return content
+        return {**content, "ps": content.get("workers", 1)}
 
     @model_validator(mode="after")
     def _consistent(self) -> Fleet:
