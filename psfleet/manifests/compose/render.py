@@ -78,8 +78,9 @@ def render(job: Job, job_file: Path, folder: Path | None = None, paused: bool = 
     services = {f"ps-{index}": _ps(job, ps, paths, index) for index in range(num_own_ps(job))}
     services |= {f"loader-{index}": _loader(job, ps, paths, index) for index in range(job.most_loaders)}
     serving = [name for name, service in services.items() if "profiles" not in service]
-    services["worker"] = _worker(job, ps, paths, serving)
-    services["chief"] = _chief(job, ps, paths, serving, paused)
+    others = _colocated(job, ps, paths, serving) if job.fleet.colocate else {"worker": _worker(job, ps, paths, serving)}
+    services |= others
+    services["chief"] = _chief(job, ps, paths, [*serving, *others], paused)
     services["tensorboard"] = _tensorboard(job)
     services |= monitoring.services(FLEET, OUTSIDE, container_hardening(), lambda path: paths.source(str(path)))
     return {
@@ -117,12 +118,26 @@ def _worker(job: Job, ps: list[Address], paths: Paths, serving: list[str]) -> Se
     return service | {"deploy": deploy, "depends_on": after(serving)}
 
 
-def _chief(job: Job, ps: list[Address], paths: Paths, serving: list[str], paused: bool) -> Service:
+def _colocated(job: Job, ps: list[Address], paths: Paths, serving: list[str]) -> dict[str, Service]:
+    """Workers other than the chief that are a ps, too: each has its index and its name on the network."""
+    services = {}
+    for index in range(1, job.fleet.workers):
+        own = {settings.INDEX: str(index), settings.ADDRESS: ps[index].data}
+        service = member(job, ps, "worker", job.container.worker_image, job.container.worker, own)
+        service["volumes"] += paths.mounts(job)
+        services[ps[index].host] = service | {"depends_on": after(serving)}
+    return services
+
+
+def _chief(job: Job, ps: list[Address], paths: Paths, others: list[str], paused: bool) -> Service:
     """Depends on all others, so that compose stops it first and it can save while they are still there."""
     own = {settings.INDEX: "0", **container.hold(paused)}
     service = member(job, ps, "chief", job.container.worker_image, job.container.worker, own)
     service["volumes"] += paths.mounts(job)
-    service["depends_on"] = after([*serving, "worker"])
+    service["depends_on"] = after(others)
+    if job.fleet.colocate:
+        service["environment"][settings.ADDRESS] = ps[0].data
+        service["networks"][FLEET]["aliases"].append(ps[0].host)
     return service
 
 
