@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError, ValidationInfo, field_validator, model_validator
 
 from psfleet.errors import BadJobError, UsageError
-from psfleet.job.colocated import require_colocated
+from psfleet.job.fleet import require_colocated
 from psfleet.job.gpus import require_towers, require_workers
 from psfleet.job.input import require_loaders
 from psfleet.job.job_fields import NAME_PATTERN, JobFields

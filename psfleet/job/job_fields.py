@@ -12,12 +12,13 @@ from pydantic import Field
 from psfleet.job.callback import CallbackEntry
 from psfleet.job.container import Container
 from psfleet.job.fields import Options, Section
+from psfleet.job.fleet import Fleet
 from psfleet.job.input import Input
 from psfleet.job.kubernetes import Kubernetes
 from psfleet.job.losses import LossName
 from psfleet.job.monitored import Monitored
 from psfleet.job.optimizer import AnyOptimizer, Optimizer, Schedule
-from psfleet.job.sections import Checkpoint, Deadlines, Device, Evaluate, Fleet, Summaries, Train
+from psfleet.job.sections import Checkpoint, Deadlines, Device, Evaluate, Summaries, Train
 from psfleet.job.tables import Tables
 from psfleet.job.update import Update
 

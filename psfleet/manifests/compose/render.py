@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,9 @@ from psfleet.job.job import Job
 from psfleet.manifests import container
 from psfleet.manifests.compose import monitoring, store_access
 from psfleet.manifests.compose.limits import limited
-from psfleet.manifests.compose.mounts import bind, certificate_mount, duration, plain
+from psfleet.manifests.compose.mounts import certificate_mount, duration, plain
 from psfleet.manifests.compose.on_fleet import moved
+from psfleet.manifests.compose.paths import Paths
 from psfleet.manifests.on_fleet import OnFleet
 from psfleet.manifests.yaml_text import comment, dump, job_text
 from psfleet.service import settings
@@ -238,28 +238,3 @@ def closed_network() -> dict[str, Any]:
 def after(services: list[str]) -> dict[str, dict[str, str]]:
     """What a service depends on that others must have started."""
     return {name: {"condition": "service_started"} for name in services}
-
-
-class Paths:
-    """Host paths of a job's mounts; see `render` for the arguments."""
-
-    def __init__(self, job_file: Path, folder: Path | None) -> None:
-        self._home = job_file.resolve().parent
-        self._folder = folder
-
-    def mounts(self, job: Job) -> list[dict[str, Any]]:
-        """The program's folder and the job's own mounts; all read only."""
-        pairs = [mount.rsplit(":", 1) for mount in job.container.mounts]
-        return [*self.program(job), *(bind(self.source(source), target) for source, target in pairs)]
-
-    def program(self, job: Job) -> list[dict[str, Any]]:
-        """The program's folder, unless it is in the image; read only."""
-        return [bind(self.source("."), container.PROGRAM)] if job.container.program == "mount" else []
-
-    def source(self, source: str) -> str:
-        """Converts a host path, relative to the job file or absolute, to the one in the compose file."""
-        path = (self._home / source).resolve()
-        if self._folder is None:
-            return plain(str(path))
-        relative = os.path.relpath(path, self._folder.resolve())
-        return plain(relative if relative.startswith(".") else f"./{relative}")
