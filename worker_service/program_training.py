@@ -38,9 +38,10 @@ def train(process: MemberProcess, plane: DataPlane, lease: StoreLease | None) ->
     """Loads the program and trains; returns the exit code."""
     settings, job, index = process.settings, process.job, process.index
     function = lent_batches(job, index)
-    show_gpus(job.device, index)
-    boot(plane.own, job.device, job.device.virtual_cpus, has_parts=job.fleet.parts > 1)
-    plane.check()
+    if not job.fleet.colocate:
+        show_gpus(job.device, index)
+        boot(plane.own, job.device, job.device.virtual_cpus, answers_peers=job.fleet.parts > 1)
+        plane.check()
     logger.info("building the model and tracing a step", extra={"event": "starting"})
     with building(job.program, job.deadlines.first_secs, process.stall_report(), process.stop):
         program = load_program(job, settings.program_folder)

@@ -41,6 +41,7 @@ class FleetClient:
     Args of the constructor:
         loaders: Of the loaders, and of those that `psfleet scale` can add.
         num_loaders: Number of those that the run has begun with; None: all.
+        role: In the certificates of the ps.
     """
 
     def __init__(
@@ -50,8 +51,9 @@ class FleetClient:
         identity: Identity | None = None,
         loaders: Sequence[Address] = (),
         num_loaders: int | None = None,
+        role: str = "ps",
     ) -> None:
-        self.ps = [PsClient(address, run, identity) for address in addresses]
+        self.ps = [PsClient(address, run, identity, role) for address in addresses]
         self._loaders = [PsClient(address, run, identity, "loader") for address in loaders]
         self._num_loaders = len(loaders) if num_loaders is None else num_loaders
         # By loader that was not reached when it was asked last: since when.

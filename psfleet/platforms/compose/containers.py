@@ -89,8 +89,9 @@ def place_on_fleet(container: Container) -> OnFleet | None:
 
 def index_of(labels: Mapping[str, str]) -> int | None:
     """The index of a ps, loader, chief, or worker of its own service; other workers lease theirs."""
-    if labels[ROLE] in ("ps", "loader") or (labels[ROLE] == "worker" and {STANDING, ACTIVITY} & labels.keys()):
-        return int(labels[SERVICE].rpartition("-")[2])
+    _, _, number = labels[SERVICE].rpartition("-")
+    if labels[ROLE] in ("ps", "loader", "worker") and number.isdecimal():
+        return int(number)
     return 0 if labels[ROLE] == "chief" else None
 
 
