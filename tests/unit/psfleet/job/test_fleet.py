@@ -30,7 +30,7 @@ def test_each_worker_is_a_ps_and_none_can_be_missing_whatever_the_mode() -> None
 @pytest.mark.parametrize(
     ("fleet", "fields", "expected"),
     [
-        ({"workers": 3, "ps": 2}, {}, "fleet.ps is 2, expected fleet.workers = 3 with fleet.colocate: each worker is a"),
+        ({"workers": 3, "ps": 2}, {}, "fleet.ps is 2, expected fleet.workers = 3 with fleet.colocate"),
         ({"workers": 2, "spares": 1}, {}, "fleet.spares is 1, expected 0 with fleet.colocate: a step needs the ps of"),
         ({"workers": 2, "max_workers": 4}, {}, "fleet.max_workers is 4, expected null with fleet.colocate"),
         ({"workers": 2, "parts": 2}, {}, "fleet.parts is 2, expected 1 with fleet.colocate"),
