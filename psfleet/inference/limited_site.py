@@ -18,6 +18,8 @@ HANDSHAKE_SECS = 10.0
 """Until a client has finished its TLS handshake."""
 SHUTDOWN_SECS = 5.0
 """Until a client has finished the end of TLS."""
+BACKLOG = 50
+"""Connections that are accepted at once, of which each has an open file until it is closed."""
 MAX_REFUSALS = 20
 """Connections with TLS that get an answer beyond the limit; further ones are closed before their handshake."""
 
@@ -52,7 +54,7 @@ class LimitedSite(web.BaseSite):
         await super().start()
         certificate = self._access.certificate
         accept = self._protocol if certificate is None else _Handshakes(self._protocol, certificate.serving_context())
-        self._server = await asyncio.get_running_loop().create_server(accept, self._host, self._port)
+        self._server = await asyncio.get_running_loop().create_server(accept, self._host, self._port, backlog=BACKLOG)
 
     def _protocol(self, num_handshakes: int = 0) -> asyncio.Protocol:
         server = self._runner.server
