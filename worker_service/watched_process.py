@@ -44,11 +44,13 @@ class End:
         code: Exit code, 128 + n after signal n.
         silent_secs: How long it gave no sign of life, for which it was killed; 0: it was not.
         is_recorded: Whether psfleet has ended it.
+        was_stopped: Whether it was asked to end by a signal.
     """
 
     code: int
     silent_secs: float
     is_recorded: bool
+    was_stopped: bool
 
     @property
     def is_by_program(self) -> bool:
@@ -86,7 +88,7 @@ def watched() -> None:
         has_begun = life.exists()
         if has_begun and not end.is_recorded:
             _in_child(partial(_tell_driver, own, life.name, end))
-        if not has_begun or not end.is_by_program:
+        if not has_begun or not end.is_by_program or end.was_stopped:
             shutil.rmtree(folder, ignore_errors=True)
             os._exit(end.exit_code)
 
@@ -107,18 +109,21 @@ def _fork(own: Settings, life: Path, records: Path) -> int:
 def _followed(own: Settings, child: int, life: Path, records: Path) -> End:
     """Waits for the end of a child, to which it passes signals on, and which it kills if that is frozen."""
     deadlines = own.job.deadlines if own.job is not None else Deadlines()
-    silence, silent_secs = Silence(file_time(life), deadlines), 0.0
+    silence, silent_secs, was_stopped = Silence(file_time(life), deadlines), 0.0, False
     while True:
-        if own.life is not None:
-            own.life.touch()
+        # On a full disk the file gets older, and the kubelet ends the pod.
+        with suppress(OSError):
+            if own.life is not None:
+                own.life.touch()
         received = signal.sigtimedwait(SIGNALS, LOOK_SECS)
         if received is not None and received.si_signo in STOP_SIGNALS:
+            was_stopped = True
             os.kill(child, received.si_signo)
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             code = os.waitstatus_to_exitcode(status)
             code = errors.SIGNAL_BASE - code if code < 0 else code
-            return End(code, silent_secs, is_recorded=last_code(records) is not None)
+            return End(code, silent_secs, last_code(records) is not None, was_stopped)
         if not silent_secs and silence.is_too_long():
             silent_secs = silence.limit_secs
             os.kill(child, signal.SIGKILL)

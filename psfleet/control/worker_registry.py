@@ -6,7 +6,7 @@ import re
 import threading
 from dataclasses import dataclass
 
-from psfleet.errors import ReplacedError
+from psfleet.errors import PERMANENT_CODES, ReplacedError
 
 
 def is_process(text: str) -> bool:
@@ -21,6 +21,11 @@ class Failure:
     exit_code: int
     message: str
     details: str
+
+    @property
+    def is_final(self) -> bool:
+        """Whether no other process follows."""
+        return self.exit_code in PERMANENT_CODES and self.message != ""
 
 
 @dataclass(frozen=True)
@@ -114,18 +119,22 @@ class WorkerRegistry:
             self._released.add(process)
 
     def are_there(self) -> bool:
-        """Whether each worker is a process that has joined."""
+        """Whether no other process of any worker is expected to join."""
         with self._lock:
-            return None not in self._joined
+            awaited = {None, *self._failures} - self._ended()
+            return awaited.isdisjoint(None if each is None else each.process for each in self._joined)
 
     def are_released(self) -> bool:
-        """Whether all workers are there and know that nothing is left to do, or have failed.
+        """Whether all workers are there and know that nothing is left to do, or are not started again.
 
         After a restart of the driver, those that have not joined yet wait for it, too.
         """
         with self._lock:
             processes = {None if each is None else each.process for each in self._joined}
-            return processes <= self._released | self._failures.keys()
+            return processes <= self._released | self._ended()
+
+    def _ended(self) -> set[str]:
+        return {process for process, failure in self._failures.items() if failure.is_final}
 
     def _check(self, index: int) -> None:
         if not 0 <= index < self.size:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ from support.compose_prediction import WORKERS, ComposePrediction, arrays, compo
 from support.compose_study import compose_study
 from support.images import docker
 from support.programs import predicted_data
-from support.s3_server import S3Server, s3_server, use
+from support.s3_server import S3Server
 
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.manifests.compose.render import project
@@ -74,6 +72,17 @@ def test_data_that_fail_end_the_prediction_with_their_reason(tmp_path: Path) -> 
 
 
 @pytest.mark.extended
+def test_a_format_that_the_image_cannot_write_is_refused_in_one_line(tmp_path: Path) -> None:
+    with compose_prediction(tmp_path / "run") as seen:
+        out = ("--out", str(seen.folder / "out.parquet"), "--on", "compose")
+        said = seen.run("predict", str(seen.folder), "--data", "predicted_data:labelled", *out, code=64)
+        text = "prediction net-predict: --out predictions.parquet: pyarrow is not installed, expected container.worker_"
+        assert text in " ".join(said.splitlines()[-1].split())
+        assert "every member to end" not in said, "workers know that nothing is left to do"
+        assert seen.left() == {}
+
+
+@pytest.mark.extended
 def test_the_newest_checkpoint_in_the_results_of_a_run_predicts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,16 +114,6 @@ def test_the_best_trial_in_the_results_of_a_study_predicts(tmp_path: Path) -> No
         commanded("predict", str(seen.out), *data, "--out", str(here), "--workers", "2")
         assert arrays(there) == arrays(here)
         assert set(seen.left()) == {"volumes"}, "the results of the study stay"
-
-
-@pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    """A server outside of the fleet's networks: on the engine's machine, at its address on the default bridge."""
-    (bridge,) = json.loads(docker("network", "inspect", "bridge").stdout)
-    with s3_server(bridge["IPAM"]["Config"][0]["Gateway"]) as server:
-        use(server, monkeypatch)
-        server.make_bucket("fleet")
-        yield server
 
 
 @pytest.mark.extended

@@ -11,12 +11,16 @@ from support.compose_lab import commanded
 from support.compose_prediction import arrays
 from support.exported_run import PROGRAM, trained
 from support.kind_fleet import RECOVERY_SECS, START_SECS, Space
+from support.kind_store import make_secret, section
 from support.programs import predicted_data
+from support.s3_server import S3Server
 
+from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.polling import wait_until
 
 pytestmark = pytest.mark.timeout(900)
 
+STORE = "s3://fleet/run"
 HELD = """\
 import pathlib
 import time
@@ -40,14 +44,20 @@ def held():
 """A data set that is held in each new process, until the file is removed."""
 
 
-def trained_run(space: Space, name: str, **sections: object) -> Path:
-    """The job file of a run whose results are on the cluster, and a copy of them in `runs`."""
+def job_of(space: Space, name: str, **sections: object) -> Path:
+    """A job file with its program and the data sets."""
     job = Path(
         space.job_file(name, program="versioned_program:keras_program", train={"steps": 3, "batch_size": 2}, **sections)
     )
     (job.parent / "versioned_program.py").write_text(PROGRAM)
     (job.parent / "held_data.py").write_text(HELD)
     shutil.copy(predicted_data.__file__, job.parent)
+    return job
+
+
+def trained_run(space: Space, name: str, **sections: object) -> Path:
+    """The job file of a run whose results are on the cluster, and a copy of them in `runs`."""
+    job = job_of(space, name, **sections)
     space.psfleet("up", str(job), secs=START_SECS)
     return job
 
@@ -116,3 +126,19 @@ def test_a_folder_of_this_machine_is_refused_before_anything_starts(space: Space
     said = space.psfleet("predict", str(space.folder / "run"), "--data", "m:c", "--out", "o.npz", code=64)
     assert "on this machine, which pods cannot mount: expected the job or study file" in " ".join(said.split())
     assert left(space) == set()
+
+
+def test_a_checkpoint_in_a_store_predicts(space: Space, s3: S3Server) -> None:
+    (space.folder / "run").mkdir()
+    (checkpoint,) = (trained(space.folder / "run") / "checkpoints").iterdir()
+    for path in checkpoint.iterdir():
+        (StoreFolder(STORE) / "checkpoints" / checkpoint.name / path.name).write_bytes(path.read_bytes())
+    make_secret(space, s3)
+    job = job_of(space, "stored", checkpoint={"store": STORE}, kubernetes=section(s3))
+    there, here = space.folder / "there.npz", space.folder / "here.npz"
+    data = ("--data", "predicted_data:labelled", "--workers", "2", "--out")
+    space.psfleet("predict", str(job), *data, str(there), secs=START_SECS)
+    shutil.copy(predicted_data.__file__, space.folder / "run")
+    commanded("predict", STORE, *data, str(here))
+    assert arrays(there) == arrays(here)
+    assert left(space) == {"secret/models"}

@@ -112,7 +112,7 @@ def test_killed_pods_and_a_command_that_detached_cost_no_trial(space: Space) -> 
 
 FROZEN = {
     # The process of the worker is the child of that which process 1 has started.
-    0: "kill -STOP $(cat /proc/$(cat /proc/1/task/1/children)/task/*/children)",
+    0: "read parent < /proc/1/task/1/children; kill -STOP $(cat /proc/$parent/task/*/children)",
     1: "kill -STOP -1",
 }
 """By worker, what freezes its process, or all of its pod."""

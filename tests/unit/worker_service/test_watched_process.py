@@ -104,6 +104,14 @@ def test_a_parent_gives_signs_of_life_and_passes_signals_on(tmp_path: Path) -> N
         assert child.wait(END_SECS) == 143
 
 
+def test_a_program_that_ends_a_process_that_is_stopped_has_no_other_one(tmp_path: Path) -> None:
+    with served_driver(tmp_path) as driver, process(driver, tmp_path, "stop.event.wait(); os._exit(0)") as child:
+        wait_until(lambda: begun(tmp_path), END_SECS, "the process")
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(END_SECS) == 75
+    assert len(begun(tmp_path)) == 1
+
+
 def test_a_process_ends_with_its_parent(tmp_path: Path) -> None:
     with served_driver(tmp_path) as driver, process(driver, tmp_path, "stop.event.wait()") as parent:
         wait_until(lambda: begun(tmp_path), END_SECS, "the process")
