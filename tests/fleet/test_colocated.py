@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from support.local_fleet import START_SECS, Fleet, training
-from support.rows import first_rows
 
 from psfleet.report.schema import Report
 
@@ -19,9 +18,8 @@ OF_MODE: dict[str, dict[str, int]] = {"ssp": {"bound": 3}, "averaging": {"local_
 OFTEN: dict[str, Any] = {"every_steps": 10, "keep": 2}
 
 
-@pytest.mark.parametrize(
-    ("mode", "index"), first_rows([("async", 0), ("ssp", 1), ("averaging", 1), ("sync", 0), ("async", 1)], 2)
-)
+@pytest.mark.extended
+@pytest.mark.parametrize(("mode", "index"), [("async", 0), ("ssp", 1), ("averaging", 1), ("sync", 0), ("async", 1)])
 def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint_in_each_mode(
     mode: str, index: int, tmp_path: Path
 ) -> None:
@@ -80,6 +78,7 @@ def test_a_worker_whose_restarts_are_used_up_ends_the_run_even_in_async_mode(tmp
     assert "worker 1" in error
 
 
+@pytest.mark.extended
 def test_a_worker_that_stays_frozen_ends_the_run_which_names_its_ps(tmp_path: Path) -> None:
     """No other process has its shard. One that is thawed in time is in test_exact_through_faults.py."""
     deadlines = {"step_secs": 1.5, "stall_secs": 8}
