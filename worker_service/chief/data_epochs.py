@@ -47,6 +47,7 @@ class DataEpochs:
         """Merges the states of all loaders that answer."""
         with self._lock:
             alive: dict[str, bool] = {}
+            steps: dict[str, int] = {}
             for index, state in enumerate(loaders):
                 part = self._parts.setdefault(index, Part())
                 if not isinstance(state, pb.ShardState):
@@ -55,10 +56,12 @@ class DataEpochs:
                 for reader in state.readers:
                     process = reader.member.process
                     alive[process] = alive.get(process, False) or reader.is_alive
-                    self._steps[process] = max(self._steps.get(process, 0), reader.step)
+                    steps[process] = max(steps.get(process, 0), reader.step)
                     for each in reader.passes:
                         self._merge(process, each)
                     self._place(process, [each for each in reader.passes if each.HasField("epoch")])
+            # Not the highest of all times: a generation may repeat steps, of other examples.
+            self._steps.update(steps)
             if alive:
                 self._alive = {process for process, is_alive in alive.items() if is_alive}
                 # A worker that has begun no pass is starting.

@@ -189,6 +189,8 @@ def test_the_counts_are_complete_once_each_live_worker_that_reads_has_reported_t
     assert epochs.has_counts(8), "another loader has a newer report"
     epochs.note(loader(reader("a", own, step=9), reader("b", own, step=8, is_alive=False)))
     assert epochs.has_counts(9), "a worker that died is not waited for"
+    epochs.note(loader(reader("a", own, step=3)))
+    assert not epochs.has_counts(9), "it repeats steps after the loss of a ps"
 
 
 def test_epochs_without_a_loader_that_never_comes_back_are_over_when_training_ends() -> None:
