@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.mark.parametrize("tls", [True, pytest.param(False, marks=pytest.mark.extended)], ids=["tls", "plain"])
 def test_a_killed_worker_comes_back_with_its_shard_of_the_newest_checkpoint(tmp_path: Path, tls: bool) -> None:
     sections = {
-        "fleet": {"workers": 2, "colocate": True},
+        "fleet": {"ps": 2, "workers": 2, "colocate": True},
         "train": {"steps": STEPS},
         "checkpoint": {"every_steps": 20, "keep": 2},
         "tls": tls,
