@@ -11,11 +11,11 @@ from psfleet.job.activity import Activity
 from psfleet.job.job import Job
 from psfleet.manifests import container
 from psfleet.manifests.compose.mounts import bind, plain
+from psfleet.manifests.compose.paths import Paths
 from psfleet.manifests.compose.render import (
     FLEET,
     OUTSIDE,
     RESULTS,
-    Paths,
     Service,
     after,
     closed_network,
