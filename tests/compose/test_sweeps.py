@@ -103,11 +103,19 @@ def test_a_study_continues_after_ctrl_c_and_after_down(tmp_path: Path) -> None:
         assert seen.left() == {}
 
 
-def test_a_program_that_fails_in_each_trial_ends_the_study(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("raise ValueError('broken')", "ValueError: broken"),
+        pytest.param("os._exit(0)", "the program ended worker", marks=pytest.mark.extended),
+    ],
+)
+def test_a_program_that_fails_in_each_trial_ends_the_study(tmp_path: Path, statement: str, message: str) -> None:
     with compose_study(tmp_path / "study") as seen:
-        (seen.folder / "swept_program.py").write_text("def build(**options):\n    raise ValueError('broken')\n")
+        program = f"import os\n\ndef build(**options):\n    {statement}\n"
+        (seen.folder / "swept_program.py").write_text(program)
         seen.sweep()
         assert seen.end(START_SECS + END_SECS) == 70, seen.tails()
-        assert "ValueError: broken" in seen.screen.read_text()
+        assert message in seen.screen.read_text()
         assert "every member to end" not in seen.screen.read_text(), "workers know that nothing is left to do"
         assert set(seen.left()) == {"volumes"}

@@ -148,9 +148,16 @@ def test_workers_wait_for_a_driver_that_is_started_again(tmp_path: Path) -> None
     assert len(set(study.reads())) == 1, "one process has made all trials"
 
 
-@pytest.mark.parametrize("program", ["swept_program:missing"])
-def test_a_program_that_fails_in_each_trial_ends_driver_and_workers(tmp_path: Path, program: str) -> None:
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("swept_program:missing", "missing"),
+        pytest.param("ending:build", "the program ended worker 0 with exit code 0", marks=pytest.mark.extended),
+    ],
+)
+def test_a_program_that_fails_in_each_trial_ends_driver_and_workers(tmp_path: Path, program: str, message: str) -> None:
     study = SweptStudy.make(tmp_path, SPACE)
+    (tmp_path / "ending.py").write_text("import os\n\ndef build(**options):\n    os._exit(0)\n")
     job = (tmp_path / "job.yaml").read_text().replace("swept_program:build", program)
     (tmp_path / "job.yaml").write_text(job)
     (address,) = free_addresses(1)
@@ -163,4 +170,4 @@ def test_a_program_that_fails_in_each_trial_ends_driver_and_workers(tmp_path: Pa
     (end,) = again.failures()
     assert end["message"] == "it has ended with exit code 70"
     (failure,) = drives.failures()
-    assert "missing" in failure["message"]
+    assert message in failure["message"]

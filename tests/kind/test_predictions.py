@@ -84,7 +84,6 @@ def left(space: Space) -> set[str]:
     return {name for name in space.kubectl("get", kinds, "-o", "name").split() if "kube-root-ca" not in name}
 
 
-@pytest.mark.core
 def test_the_file_is_that_of_processes_although_a_pod_is_killed(space: Space, monkeypatch: pytest.MonkeyPatch) -> None:
     job, there = trained_run(space, "plain"), space.folder / "there.npz"
     command = ("predict", str(job), "--data", "held_data:held", "--out", str(there), "--workers", "2")
