@@ -7,10 +7,14 @@ from pathlib import Path
 
 from docker.models.containers import Container
 
+from psfleet.errors import LostPeerError
 from psfleet.job.job import Job
 from psfleet.manifests.compose.render import ROLE, file_text, project
 from psfleet.platforms.compose import engine
 from psfleet.platforms.compose.containers import WORKING_DIR, index_of, place_on_fleet, removed_by_others
+
+IN_USE = "is already in use by container"
+"""The engine's message about the name of a container that exists."""
 
 
 def scale_workers(job: Job, chief: Container, workers: int) -> None:
@@ -41,4 +45,11 @@ def _up(job: Job, chief: Container, *arguments: str) -> None:
     engine.require_plugin()
     home = Path(chief.labels[WORKING_DIR])
     text = file_text(job, home / "job.yaml", None, "psfleet scale", place=place_on_fleet(chief))
-    engine.compose(project(job.name), text, home, "up", "-d", "--no-recreate", "--no-deps", *arguments)
+    command = (project(job.name), text, home, "up", "-d", "--no-recreate", "--no-deps", *arguments)
+    try:
+        engine.compose(*command)
+    except LostPeerError as error:
+        if IN_USE not in str(error):
+            raise
+        # Another command has created one of them since compose looked.
+        engine.compose(*command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -69,3 +70,20 @@ def test_a_loader_that_cannot_be_removed_is_an_error(chief: Any, started: list[s
     with pytest.raises(LostPeerError, match="disk"), translate_errors():
         scale_loaders(loaded, chief, [loader(1, [], APIError("the disk is full"))], 1)
     assert not started
+
+
+@pytest.mark.parametrize(("message", "calls"), [('name "x" is already in use by container "4a"', 2), ("no disk", 1)])
+def test_loaders_that_another_command_creates_at_the_same_time_are_there(
+    chief: Any, started: list[str], monkeypatch: pytest.MonkeyPatch, message: str, calls: int
+) -> None:
+    made: list[tuple[str, ...]] = []
+
+    def compose(project: str, text: str, home: Path, *arguments: str) -> None:
+        made.append(arguments)
+        if len(made) == 1:
+            raise LostPeerError(message)
+
+    monkeypatch.setattr(engine, "compose", compose)
+    with pytest.raises(LostPeerError, match=message) if calls == 1 else nullcontext():
+        scale_loaders(job(input={"from": "loaders", "loaders": 2}), chief, [], 2)
+    assert made == [made[0]] * calls
