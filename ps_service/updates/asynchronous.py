@@ -80,10 +80,10 @@ class AsyncUpdates:
         ]
 
         def apply() -> tf.Tensor:
-            pairs = [
-                (gradient * policy.gradient_factor, variable)
-                for gradient, variable in zip(push.gradients, variables.buckets, strict=True)
-            ]
+            gradients = push.gradients
+            if stale.policy == "scale":
+                gradients = [gradient * policy.gradient_factor for gradient in gradients]
+            pairs = list(zip(gradients, variables.buckets, strict=True))
             new_state = StateUpdate(variables).moved(push.state, worker, state_share(global_step))
             written = [variables.state.assign(state, read_value=False) for state in new_state]
             if tables is not None:

@@ -92,14 +92,14 @@ def pass_barrier(
         What it has read last.
     """
 
-    def register() -> tf.Tensor:
-        must_wait = tf.cast(tf.logical_not(is_open(read())), tf.int32)
-        with tf.control_dependencies([variables.waiting.enqueue_many(tf.fill([must_wait], index))]):
+    def wait() -> tf.Tensor:
+        with tf.control_dependencies([variables.tokens[index].dequeue()]):
             return read()
 
-    def wait(value: tf.Tensor) -> tf.Tensor:
+    def register(value: tf.Tensor) -> tf.Tensor:
         del value
-        with tf.control_dependencies([variables.tokens[index].dequeue()]):
-            return register()
+        with tf.control_dependencies([variables.waiting.enqueue(index)]):
+            registered = read()
+        return tf.cond(is_open(registered), lambda: tf.identity(registered), wait)
 
-    return v1.while_loop(lambda value: tf.logical_not(is_open(value)), wait, [register()], parallel_iterations=1)
+    return v1.while_loop(lambda value: tf.logical_not(is_open(value)), register, [read()], parallel_iterations=1)
