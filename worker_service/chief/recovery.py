@@ -223,7 +223,7 @@ class Recovery:
             for shard, state in enumerate(states):
                 if state.phase not in TRAINING and shard not in recorded:
                     cause = state.cause or "lost shard state (restarted)"
-                    self._events.add("ps", shard, "restarted", cause, lost, generation)
+                    self._events.record_loss(shard, cause, lost, generation)
                     lost = 0
         elif checkpoint.step:
             extra = {"event": "starting", "step": checkpoint.step}
