@@ -77,7 +77,7 @@ def attend(servicer: ControlServicer, settings: Settings, leaving: threading.Eve
         None: This process must end before its run. A checkpoint part that needs it is saved by then, see `serve`.
 
     Raises:
-        DeadlineError: No worker sent a heartbeat for the job's `deadlines.stall_secs`.
+        DeadlineError: No worker sent a heartbeat for the job's `deadlines.stall_secs`; not with `fleet.colocate`.
     """
     while not servicer.finished.is_set():
         if leaving.wait(0.1) and not _is_finished(servicer):
@@ -101,7 +101,10 @@ def _is_finished(servicer: ControlServicer) -> bool:
 
 
 def _check_runs(servicer: ControlServicer, settings: Settings) -> None:
-    """Drops what is over, excludes absent workers, logs a slow step, and raises if no worker sends heartbeats."""
+    """Drops what is over, excludes absent workers, logs a slow step, and raises if no worker sends heartbeats.
+
+    A worker in the same process need not send any: its own deadlines are longer while it starts.
+    """
     servicer.drop_finished()
     for run in servicer.runs():
         run.end_streams_without_chief()
@@ -110,7 +113,7 @@ def _check_runs(servicer: ControlServicer, settings: Settings) -> None:
         return
     deadlines = settings.job.deadlines
     for run in servicer.runs():
-        if time.monotonic() - run.last_heartbeat > deadlines.stall_secs:
+        if not settings.job.fleet.colocate and time.monotonic() - run.last_heartbeat > deadlines.stall_secs:
             raise DeadlineError("a heartbeat of any worker", deadlines.stall_secs)
         run.log_slow_step(deadlines.slow_secs * settings.job.update.round_steps)
 

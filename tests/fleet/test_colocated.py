@@ -38,6 +38,9 @@ def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint_in_each_mode(
         fleet.gates.hurry()
         report = fleet.done()
     assert report.generation >= 2, "the shard of the killed process is restored"
+    role = "worker" if index else "chief"
+    assert [(event.role, event.index, event.kind) for event in report.events] == [(role, index, "restarted")]
+    assert report.restarts == 1
     resumed = report.gradients.since_step
     assert resumed is not None
     assert 0 < resumed <= 120
@@ -50,6 +53,25 @@ def check_used(report: Report, mode: str, steps: int) -> None:
     """Each step since the checkpoint is made of as many gradients as the mode says."""
     each = {"sync": 2 * steps, "averaging": 2 * steps // ROUND}.get(mode, steps)
     assert [ps.used for ps in report.gradients.per_ps] == [each, each]
+
+
+@pytest.mark.extended
+def test_when_all_processes_are_killed_at_once_the_report_says_what_that_cost(tmp_path: Path) -> None:
+    """No process is left that knows how many steps were made."""
+    with training(tmp_path, fleet=COLOCATED, checkpoint={"every_steps": 1000}, train={"steps": 60}) as fleet:
+        fleet.wait_for_step(25)
+        pids = [fleet.pid("worker", index) for index in (0, 1)]
+        for pid in pids:
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+        fleet.wait_for(lambda: len(events(fleet)) > 1, START_SECS, "the new chief to note what was lost")
+        fleet.gates.hurry()
+        report = fleet.done()
+    first, second = report.events
+    assert (first.role, first.index, second.role, second.index) == ("chief", 0, "worker", 1)
+    assert 25 <= first.steps_lost < 60, "all since step 0"
+    assert second.steps_lost == 0
+    assert report.restarts == 2
 
 
 def test_a_stopped_run_saves_its_step_and_resumes_there(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def chief_components(
         LoaderRestarts(context.fleet, events, epochs=recorder.data_epochs).follow()
     committer = CheckpointCommitter(context, manifest_extra, storage, monitor)
     return ChiefComponents(
-        recovery=Recovery(context, front.initial_values, manifest_extra, events, monitor, holding),
+        recovery=Recovery(context, front.initial_values, manifest_extra, events, monitor, holding, attempt.started),
         committer=committer,
         finisher=RunFinisher(context, recorder, committer, storage, attempt),
         recorder=recorder,

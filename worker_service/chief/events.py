@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from psfleet.control import control_pb2 as pb
 from psfleet.job.job import Job
 from psfleet.report.schema import Event, EventLog
 from worker_service.chief.disk import Disk
@@ -34,7 +35,7 @@ class Events:
         self.disk = disk or Disk()
         self._log = EventLog(out / EventLog.FILE_NAME)
         self._job = job
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         # A restarted chief counts what the chief process before it recorded.
         self.restarts: Counter[tuple[str, int]] = Counter()
         self.last: dict[tuple[str, int], Event] = {}
@@ -46,6 +47,10 @@ class Events:
             self._count(event)
         self._joins = {index: 1 + self.restarts[self.role(index), index] for index in range(job.fleet.worker_limit)}
         self._processes: dict[int, str] = {}
+        # With `fleet.colocate`: causes of restarts whose shards are not restored yet, and those that recovery recorded
+        # before the worker joined, by index.
+        self._deferred: dict[int, str] = {}
+        self._recorded: set[int] = set()
 
     def add(self, role: str, index: int, kind: str, cause: str, steps_lost: int = 0, generation: int = 0) -> None:
         """Logs and stores one event.
@@ -73,16 +78,55 @@ class Events:
             self._save()
 
     def record_restarts(self, states: States) -> None:
-        """Adds an event for each worker process that has joined ps 0 in place of another."""
+        """Adds an event for each worker process that has joined ps 0 in place of another.
+
+        That of a worker that is a ps, too, waits until recovery has recorded the loss of its shard, if it does.
+        """
         if states[0] is None:
             return
-        for worker in states[0].workers:
-            seen = self._joins[worker.index]
-            # A restarted ps 0 may have lost count, and a restarted chief has not seen the process before.
-            is_new = self._processes.get(worker.index, worker.process) != worker.process
-            self._joins[worker.index], self._processes[worker.index] = max(seen, worker.joins), worker.process
-            if worker.joins > seen or is_new:
-                self.add(self.role(worker.index), worker.index, "restarted", worker.cause or "joined again")
+        with self._lock:
+            for worker in states[0].workers:
+                seen = self._joins[worker.index]
+                # A restarted ps 0 may have lost count, and a restarted chief has not seen the process before.
+                is_new = self._processes.get(worker.index, worker.process) != worker.process
+                self._joins[worker.index], self._processes[worker.index] = max(seen, worker.joins), worker.process
+                if worker.joins > seen or is_new:
+                    self._record_join(worker.index, worker.cause or "joined again")
+            for index in [index for index in self._deferred if not self._lacks_shard(states[index])]:
+                self._add_restart(index, self._deferred.pop(index))
+
+    def record_loss(self, index: int, cause: str, steps_lost: int, generation: int) -> None:
+        """Adds an event for a ps that has lost its shard; with `fleet.colocate` for the worker that it is, too.
+
+        Args:
+            cause, steps_lost, generation: As for `add`.
+        """
+        if not self._job.fleet.colocate:
+            self.add("ps", index, "restarted", cause, steps_lost, generation)
+            return
+        with self._lock:
+            if self._deferred.pop(index, None) is None:
+                self._recorded.add(index)
+            self.add(self.role(index), index, "restarted", cause, steps_lost, generation)
+
+    def _record_join(self, index: int, cause: str) -> None:
+        if index in self._recorded:
+            self._recorded.remove(index)
+            return
+        if index in self._deferred:
+            # That process has ended, too, before its shard was restored.
+            self._add_restart(index, self._deferred.pop(index))
+        if self._job.fleet.colocate:
+            self._deferred[index] = cause
+        else:
+            self._add_restart(index, cause)
+
+    def _add_restart(self, index: int, cause: str) -> None:
+        self.add(self.role(index), index, "restarted", cause)
+
+    @staticmethod
+    def _lacks_shard(state: pb.ShardState | None) -> bool:
+        return state is None or state.phase == pb.EMPTY
 
     def role(self, index: int) -> str:
         """The role of the worker of an index: chief, worker or spare."""

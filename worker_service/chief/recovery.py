@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ class Recovery:
         manifest_extra: What the manifest holds in addition to the tensors.
         monitor: Knows whether training ends early; None: it does not.
         holding: Knows where the run is held; None: nowhere.
+        started: When this attempt of the run started, in seconds since 1970.
     """
 
     def __init__(
@@ -60,8 +62,10 @@ class Recovery:
         events: Events,
         monitor: Monitor | None = None,
         holding: Holding | None = None,
+        started: float = math.inf,
     ) -> None:
         self._context = context
+        self._started = started
         self._job = context.job
         self._layout = context.layout
         self._root = context.checkpoints_root
@@ -121,6 +125,9 @@ class Recovery:
                 # A ps that is held at step 0 writes a part of it, which must not replace that of the initial one.
                 checkpoint = self._write_initial(generation - (self._holding.record is not None))
         trained_in = max([point.generation if point else 0, checkpoint.generation, self._completed])
+        if point is not None and point.time >= self._started and point.generation >= checkpoint.generation:
+            # If all ps and the chief were lost at once, nothing else knows what was trained.
+            trained = max(trained, point.step)
         self._log(states, checkpoint, trained, generation, trained_in)
         reductions = [] if self._monitor is None else self._monitor.reductions.settled()
         hold_at = self._holding.of_generation(checkpoint.step)
@@ -216,7 +223,7 @@ class Recovery:
             for shard, state in enumerate(states):
                 if state.phase not in TRAINING and shard not in recorded:
                     cause = state.cause or "lost shard state (restarted)"
-                    self._events.add("ps", shard, "restarted", cause, lost, generation)
+                    self._events.record_loss(shard, cause, lost, generation)
                     lost = 0
         elif checkpoint.step:
             extra = {"event": "starting", "step": checkpoint.step}

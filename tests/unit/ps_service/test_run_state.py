@@ -152,6 +152,9 @@ def test_a_ps_that_no_worker_speaks_to_gives_up_after_the_deadline_of_its_job() 
     run.last_heartbeat -= 1
     with pytest.raises(DeadlineError, match="gave up after 7 s waiting for a heartbeat of any worker"):
         service._check_runs(servicer, own)
+    # The worker in its process has longer deadlines while it joins, loads the program, or evaluates a finished run.
+    own.job = sample_job(deadlines={"stall_secs": 7}, fleet={"workers": 2, "colocate": True})
+    service._check_runs(servicer, own)
     own.job = None
     service._check_runs(servicer, own)
 

@@ -160,6 +160,24 @@ def test_a_replaced_chief_records_the_loss_of_a_generation_that_trained(tmp_path
     assert [event.steps_lost for event in events.all()] == [15, 6 if evidence == "a checkpoint" else 10]
 
 
+@pytest.mark.parametrize(
+    ("age_secs", "generation", "lost"), [(0.0, 1, 15), (10.0, 1, None), (0.0, 0, None)],
+    ids=["of this attempt", "of an earlier attempt", "of an earlier generation"],
+)  # fmt: skip
+def test_steps_that_only_the_history_knows_count_as_lost_if_this_attempt_made_them(
+    age_secs: float, generation: int, lost: int | None, tmp_path: Path
+) -> None:
+    """All processes were killed at once: no ps, and no chief, remembers a step."""
+    save(tmp_path / "checkpoints", 40)
+    trained(tmp_path, 55, generation)
+    context = sample_context(tmp_path, [Ps(EMPTY), Ps(EMPTY)])
+    events = Events(tmp_path, context.job)
+    # The point's time is 1.
+    Recovery(context, lambda: random_values(1), {}, events, started=1.0 + age_secs).recover([EMPTY, EMPTY], 0)
+    found = [(event.role, event.index, event.steps_lost) for event in events.all()]
+    assert found == ([] if lost is None else [("ps", 0, lost), ("ps", 1, 0)])
+
+
 def test_a_checkpoint_beyond_the_final_step_is_refused(tmp_path: Path) -> None:
     """The run would be reported as done with more steps than the job has."""
     save(tmp_path / "checkpoints", 101)

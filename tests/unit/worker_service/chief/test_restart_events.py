@@ -46,3 +46,52 @@ def test_a_restart_is_recorded_once_also_if_ps_0_has_lost_count(
     for _ in range(2):
         events.record_restarts([ps_0(process, joins)])
     assert events.restarts["worker", 1] == restarts
+
+
+TRAINS, LACKS_SHARD = pb.ShardState(phase=pb.RUNNING), pb.ShardState(phase=pb.EMPTY)
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (["join", "loss", "trains"], [("killed", 11)]),
+        (["loss", "join", "trains"], [("killed", 11)]),
+        (["join", "trains"], [("again", 0)]),
+        (["join", "join", "loss", "trains"], [("again", 0), ("killed", 11)]),
+        (["join", "loss", "join", "trains"], [("killed", 11), ("again", 0)]),
+        (["join", "loss", "trains", "loss", "join", "trains"], [("killed", 11), ("killed", 11)]),
+        (["join", "gone", "loss", "trains"], [("killed", 11)]),
+    ],
+    ids=[
+        "it joins first",
+        "its ps answers first",
+        "before the first step",
+        "twice",
+        "during the restore",
+        "later",
+        "-",
+    ],
+)
+def test_the_end_of_a_worker_that_is_a_ps_is_one_restart(
+    seen: list[str], expected: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    """Recovery records the loss of its shard, and ps 0 that another process has joined."""
+    job = parse_job({**JOB.model_dump(), "fleet": {"workers": 2, "colocate": True}})
+    events, joins = Events(tmp_path, job), 1
+    other: pb.ShardState | None = TRAINS
+
+    def beat() -> None:
+        worker = pb.WorkerState(index=1, process=str(joins), joins=joins, cause="again")
+        events.record_restarts([pb.ShardState(phase=pb.RUNNING, workers=[worker]), other])
+
+    beat()
+    for what in seen:
+        if what == "loss":
+            events.record_loss(1, "killed", 11, generation=2)
+        joins += what == "join"
+        other = {"trains": TRAINS, "gone": None}.get(what, LACKS_SHARD)
+        beat()
+    assert [(event.cause, event.steps_lost) for event in events.all()] == expected
+    assert {(event.role, event.index) for event in events.all()} == {("worker", 1)}
+    assert events.restarts == {("worker", 1): len(expected)}
+    assert Events(tmp_path, job).restarts == events.restarts, "the next chief reads them from the file"
