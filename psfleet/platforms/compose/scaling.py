@@ -45,11 +45,11 @@ def _up(job: Job, chief: Container, *arguments: str) -> None:
     engine.require_plugin()
     home = Path(chief.labels[WORKING_DIR])
     text = file_text(job, home / "job.yaml", None, "psfleet scale", place=place_on_fleet(chief))
-    command = (project(job.name), text, home, "up", "-d", "--no-recreate", "--no-deps", *arguments)
+    command = ("up", "-d", "--no-recreate", "--no-deps", *arguments)
     try:
-        engine.compose(*command)
+        engine.compose(project(job.name), text, home, *command)
     except LostPeerError as error:
         if IN_USE not in str(error):
             raise
         # Another command has created one of them since compose looked.
-        engine.compose(*command)
+        engine.compose(project(job.name), text, home, *command)
