@@ -38,7 +38,7 @@ def read_access(options: FrontOptions) -> ClientAccess:
     Raises:
         UsageError: As of `read_token` and `server_certificate`.
     """
-    token = read_token(options.host, Path(options.token_file) if options.token_file else None)
+    token = read_token(options.published_at or options.host, Path(options.token_file) if options.token_file else None)
     return ClientAccess(token, server_certificate(options.tls_cert, options.tls_key), options.max_connections)
 
 

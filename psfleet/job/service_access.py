@@ -23,7 +23,7 @@ class MemberSource(Section):
         best: Whether the best checkpoint is taken, not the newest.
         job: Of a trial: the resolved job.
         weights: Of a trial: the file of its weights.
-        program_folder: Of a trial: the folder of its program.
+        program_folder: The folder of the program; of a run it is empty, if it is that in which the run found it.
     """
 
     run: str | None = None
@@ -49,6 +49,7 @@ class FrontOptions(Section):
         token_file: File with the token of clients; None: there is none.
         tls_cert: File with the certificate of the front; None: it has no TLS.
         tls_key: File with the key of that certificate.
+        published_at: Of a container: the address at which its machine publishes the ports; None: `host`.
     """
 
     host: str
@@ -62,6 +63,7 @@ class FrontOptions(Section):
     token_file: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
+    published_at: str | None = None
 
 
 class ServiceAccess(Access):

@@ -16,7 +16,7 @@ from psfleet.inference.grpc_server import serving_grpc
 from psfleet.inference.metrics import ServiceMetrics
 from psfleet.inference.rest import serving_rest
 from psfleet.inference.service import ModelService
-from psfleet.job.service_access import IN_GRAPH, FrontOptions, ServiceAccess, life_file
+from psfleet.job.service_access import IN_GRAPH, FrontOptions, ServiceAccess
 from psfleet.service.metrics_server import exposing
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
@@ -49,9 +49,10 @@ def serve(settings: Settings, stop: Stop) -> int:
     access = settings.service
     if access is None or access.options is None:
         raise BadJobError("PSFLEET_SERVICE is missing, expected access of a front to a service as JSON")
-    life = SignsOfLife.in_file(life_file(settings.out, ROLE, settings.index))
+    life = SignsOfLife.of_service(settings.out, ROLE, settings.index)
     life.start()
-    target = boot(settings.address, None)
+    # In a container it also has an address in the network of its clients, who must not reach TensorFlow.
+    target = boot(settings.address, None, is_on_own_host=True)
     metrics = ServiceMetrics(access.name)
     with exposing(settings, metrics.read):
         # Not asyncio.run: it replaces the handling of signals.

@@ -7,7 +7,6 @@ import os
 
 from psfleet.addresses import Address
 from psfleet.errors import BadJobError, ProgramError, PsfleetError
-from psfleet.job.service_access import life_file
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
 from psfleet.tf.server import boot
@@ -36,7 +35,7 @@ def serve(settings: Settings, stop: Stop) -> int:
     access = settings.service
     if access is None or access.member is None:
         raise BadJobError("PSFLEET_SERVICE is missing, expected access of a member to a service as JSON")
-    life = SignsOfLife.in_file(life_file(settings.out, ROLE, settings.index))
+    life = SignsOfLife.of_service(settings.out, ROLE, settings.index)
     life.start()
     job, folder, weights = load(access.member)
     life.begin(f"program {job.program!r} to be loaded and built", job.deadlines.first_secs)
