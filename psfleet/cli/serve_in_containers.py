@@ -42,12 +42,18 @@ def serve_in_containers(wanted: Wanted, out: Path | None, on: str, context: str 
     require_no_cluster(context, namespace)
     if out is not None:
         raise UsageError(f"--out {out}: expected only without --on; `psfleet logs` shows the logs of containers")
+    # Imported here: it needs the docker package.
+    from psfleet.platforms.compose.fleet_labels import renew_certificates
+
     place = platform(on)
     sources = find_models(place, wanted.models, wanted.top, wanted.step, wanted.best, wanted.name)
     request = service_request(sources, wanted.mode, wanted.replicas, wanted.options, wanted.metrics_port)
     down = shlex.join(["psfleet", "down", request.job.name, *option_words({"--on": on})])
     try:
         serve_on(place, request, _say)
+        if request.job.tls:
+            # Those of a service that was found may expire soon; its processes take over renewed ones.
+            renew_certificates(request.job.name)
     except KeyboardInterrupt:
         _say(f"interrupted: what has been started stays. The same command waits for the service, `{down}` ends it.")
         raise typer.Exit(SIGNAL_BASE + signal.SIGINT) from None

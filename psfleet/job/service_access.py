@@ -75,6 +75,7 @@ class ServiceAccess(Access):
         num_models: Of the service.
         replicas: Members of each model.
         mode: One of `MODES`: whether each member is a client of the front, or one session of the front has all members.
+        members: Of a front whose members are containers: `host:port` of the TensorFlow server of each, by index.
         member: Of a member: its model.
         options: Of the front.
     """
@@ -86,6 +87,7 @@ class ServiceAccess(Access):
     num_models: PositiveInt
     replicas: PositiveInt = 1
     mode: Mode
+    members: tuple[str, ...] = ()
     member: MemberSource | None = None
     options: FrontOptions | None = None
 

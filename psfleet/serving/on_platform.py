@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from psfleet.driver.on_platform import containers_job
-from psfleet.errors import PERMANENT_CODES, LostPeerError, PsfleetError, UsageError
+from psfleet.errors import PERMANENT_CODES, LostPeerError, PsfleetError
 from psfleet.inference.access import LOOPBACK, read_access
 from psfleet.job.activity import SERVICE, Activity
 from psfleet.job.service_access import FrontOptions, Mode, ServiceAccess
@@ -71,14 +72,13 @@ def service_request(
             name=sources.name, front="", num_models=len(sources.models), replicas=replicas, mode=mode, options=inside
         ),
         models=sources.models,
-        host=options.host,
+        # Engines publish ports at addresses only.
+        host=LOOPBACK[0] if options.host == "localhost" else options.host,
         rest_port=options.rest_port,
         grpc_port=options.grpc_port,
         metrics_port=metrics_port,
     )
     job = containers_job(sources.job, f"{sources.name}-serve", plan.num_members)
-    if job.tls:
-        raise UsageError(f"tls of job {sources.name} is true, expected false: services in containers have no tunnels")
     activity = Activity(
         kind=SERVICE,
         driver="worker_service.front",
@@ -136,7 +136,11 @@ def _unready(platform: Platform, name: str) -> str:
         PsfleetError: A process failed.
         TakenDownError: The service is gone.
     """
-    members = platform.members(name)
+    try:
+        members = platform.members(name)
+    except LostPeerError as error:
+        # The platform does not answer at the moment.
+        return str(error)
     front = chief_of(members)
     if front is None:
         raise TakenDownError(name, SERVICE)
@@ -152,9 +156,7 @@ def _require_no_failure(platform: Platform, member: Member) -> None:
         raise LostPeerError(f"{task_name(member)} does not start: {member.problem}")
     if not member.restarts and member.exit_code is None:
         return
-    entries = filter(None, map(parse_line, platform.log(member, tail=FAILURE_LINES)))
-    failures = [entry for entry in entries if is_failure(entry)]
-    last = failures[-1] if failures else {}
+    last = _last_failure(platform, member)
     if last.get("exit_code") in PERMANENT_CODES:
         error = PsfleetError(f"{task_name(member)} failed: {last['message']}")
         error.exit_code = last["exit_code"]
@@ -162,3 +164,12 @@ def _require_no_failure(platform: Platform, member: Member) -> None:
     if member.restarts > MAX_RESTARTS:
         cause = last.get("message") or member.cause or "killed"
         raise LostPeerError(f"{task_name(member)} was started again {member.restarts} times: {cause}")
+
+
+def _last_failure(platform: Platform, member: Member) -> Mapping[str, Any]:
+    """How a process of a member has failed last, as it has logged it; empty: that is not known."""
+    try:
+        entries = [*filter(None, map(parse_line, platform.log(member, tail=FAILURE_LINES)))]
+    except LostPeerError:
+        return {}
+    return next(filter(is_failure, reversed(entries)), {})

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import json
+import ssl
+import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support import port_probe, triton
 from support.asking import FIRST, Asking
-from support.compose_fleet import START_SECS
+from support.compose_fleet import COMMAND_SECS, START_SECS
 from support.compose_service import FRONT, TOKEN, ComposeService, compose_service
 from support.exported_run import BIAS, KERNEL, X, with_checkpoint
 from support.images import docker
+from support.rows import first_rows
 from support.served import query
+
+from psfleet.job.service_access import BETWEEN_GRAPH, IN_GRAPH
+from psfleet.tls.signing import new_authority, new_certificate, private_pem, public_pem
 
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComposeService]:
-    with compose_service(tmp_path_factory.mktemp("service")) as found:
+@pytest.fixture(scope="module", params=first_rows([BETWEEN_GRAPH, IN_GRAPH]), ids=["plain", "tls"])
+def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComposeService]:
+    """The second one has TLS, and one graph over all members, whose servers the front's connects to."""
+    mode = request.param
+    with compose_service(tmp_path_factory.mktemp("service"), tls=mode == IN_GRAPH, mode=mode) as found:
         said = found.serve()
         assert f"{found.model} is ready: http://127.0.0.1:{found.rest_port}/v2/models/{found.model}" in said
         with Asking(found) as asking:
@@ -43,7 +52,7 @@ def test_the_same_command_finds_the_service_and_another_one_is_refused(service: 
     shown = [(row["role"], row["index"], row["state"], row["health"]) for row in rows]
     assert shown[0] == ("front", 0, "running", "healthy")
     assert [each[:3] for each in shown[1:]] == [("member", 0, "running"), ("member", 1, "running")]
-    assert "serves step 1" in service.run("logs", service.name, "member-1", "--on", "compose")
+    assert "serves step 2" in service.run("logs", service.name, "member-1", "--on", "compose")
 
 
 def test_a_wrong_token_is_refused_and_the_right_one_is_shown_nowhere(service: ComposeService) -> None:
@@ -55,7 +64,7 @@ def test_a_wrong_token_is_refused_and_the_right_one_is_shown_nowhere(service: Co
 
 
 def test_clients_reach_the_front_alone_and_nobody_tensorflow(service: ComposeService) -> None:
-    """A container on the closed network does reach it, so that an answer would be seen."""
+    """Without TLS a container on the closed network does reach it, so that an answer would be seen."""
     found = service.containers()
     front = found.pop(service.container(FRONT))
     published = [each for ports in front["NetworkSettings"]["Ports"].values() for each in ports or ()]
@@ -65,7 +74,7 @@ def test_clients_reach_the_front_alone_and_nobody_tensorflow(service: ComposeSer
     ]
     closed, outside = service.network("fleet"), service.network("outside")
     networks = front["NetworkSettings"]["Networks"]
-    assert port_probe.answering_in(closed, networks[closed]["IPAddress"]) == [2222]
+    assert port_probe.answering_in(closed, networks[closed]["IPAddress"]) == ([] if service.tls else [2222])
     for at in (networks[closed]["IPAddress"], networks[outside]["IPAddress"]):
         assert port_probe.answering_in(outside, at) == []
         assert port_probe.answering_on_machine(at) == []
@@ -106,7 +115,7 @@ def test_a_killed_front_comes_back_with_its_members(service: ComposeService) -> 
 @pytest.mark.extended
 def test_newer_checkpoints_of_the_runs_are_served(service: ComposeService) -> None:
     for name in ("one", "two"):
-        with_checkpoint(service.folder / name, 5, 7 * KERNEL, 7 * BIAS)
+        with_checkpoint(service.folder / name, 5, 7 * KERNEL, 7 * BIAS, tls=service.tls)
 
     service.wait_for(service.version, START_SECS, "version 5", done=lambda found: found == "5")
 
@@ -115,6 +124,25 @@ def test_newer_checkpoints_of_the_runs_are_served(service: ComposeService) -> No
 def test_down_removes_all_of_it(service: ComposeService) -> None:
     service.run("down", service.name, "--on", "compose")
     assert service.left() == {}
+
+
+@pytest.mark.extended
+def test_clients_verify_the_certificate_of_the_front(tmp_path: Path) -> None:
+    end = datetime.now(UTC) + timedelta(days=1)
+    authority = new_authority("authority", end)
+    certificate, key = new_certificate("front", ["localhost"], authority, end)
+    files = {"--tls-cert": tmp_path / "front.pem", "--tls-key": tmp_path / "front.key"}
+    files["--tls-cert"].write_bytes(public_pem(certificate))
+    files["--tls-key"].write_bytes(private_pem(key))
+    files["--tls-key"].chmod(0o600)
+    with compose_service(tmp_path / "service") as found:
+        found.serve(*(str(word) for pair in files.items() for word in pair))
+        url = f"https://localhost:{found.rest_port}/v2/models/{found.model}"
+        asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {TOKEN}"})
+        context = ssl.create_default_context(cadata=public_pem(authority[0]).decode())
+        with urllib.request.urlopen(asked, context=context, timeout=COMMAND_SECS) as answer:
+            assert json.load(answer)["name"] == found.model
+        assert "PRIVATE KEY" not in docker("inspect", *found.containers()).stdout
 
 
 @pytest.mark.extended

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import shutil
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -12,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from psfleet.cli.serve import NAME
+from psfleet.job.service_access import BETWEEN_GRAPH, Mode
+from psfleet.manifests.certificates_folder import certificates_folder
 from psfleet.processes.ports import free_addresses
 from support.asking import TIMEOUT_SECS, runs
 from support.compose_fleet import Fleet, psfleet
-from support.exported_run import X
+from support.exported_run import BIAS, KERNEL, X, with_checkpoint
 from support.images import docker
 from support.served import RestClient, query
 
@@ -27,6 +30,7 @@ FRONT = "front"
 class ComposeService(Fleet):
     """The fleet of a service; `folder` has the runs `one` and `two`, of `support.asking`."""
 
+    tls: bool = False
     model: str = ""
     rest_port: int = 0
     grpc_port: int = 0
@@ -63,11 +67,17 @@ class ComposeService(Fleet):
 
 
 @contextmanager
-def compose_service(folder: Path) -> Iterator[ComposeService]:
-    """Runs with checkpoints, and the options of a service; nothing that the engine has of it is left behind."""
+def compose_service(folder: Path, tls: bool = False, mode: Mode = BETWEEN_GRAPH) -> Iterator[ComposeService]:
+    """Runs with checkpoints, and the options of a service; nothing that the engine has of it is left behind.
+
+    Args:
+        tls: Of the job of the runs.
+        mode: Of the members.
+    """
     folder.mkdir(exist_ok=True)
     folder.chmod(0o755)
-    for name in runs(folder):
+    for name, factor in zip(runs(folder), (1, 3), strict=True):
+        with_checkpoint(folder / name, 2, factor * KERNEL, factor * BIAS, tls=tls)
         (folder / name).chmod(0o755)
     token = folder / "token"
     token.write_text(TOKEN + "\n")
@@ -75,14 +85,16 @@ def compose_service(folder: Path) -> Iterator[ComposeService]:
     (address,) = free_addresses(1)
     model = f"test-{uuid.uuid4().hex[:8]}"
     assert NAME.fullmatch(model)
-    options = ["--name", model, "--timeout-secs", str(TIMEOUT_SECS), "--token-file", str(token)]
+    options = ["--members", mode, "--name", model, "--timeout-secs", str(TIMEOUT_SECS), "--token-file", str(token)]
     options += ["--rest-port", str(address.port), "--grpc-port", str(address.control_port)]
     service = ComposeService(
-        f"{model}-serve", folder, model=model, rest_port=address.port, grpc_port=address.control_port, options=options
-    )
+        f"{model}-serve", folder, tls=tls, model=model, rest_port=address.port, grpc_port=address.control_port,
+        options=options,
+    )  # fmt: skip
     service.screen.touch()
     try:
         yield service
     finally:
         if service.left():
             subprocess.run(psfleet("down", service.name, "--results"), stdin=subprocess.DEVNULL, capture_output=True)
+        shutil.rmtree(certificates_folder(service.name), ignore_errors=True)

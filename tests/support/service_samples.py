@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,20 @@ MODELS = (
 
 
 def request(
-    models: tuple[PlannedModel, ...] = MODELS, replicas: int = 1, metrics_port: int = 0, **options: Any
+    replicas: int = 1,
+    metrics_port: int = 0,
+    tls: bool = False,
+    container: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> Request:
-    """Of a service of the model `digits`."""
-    sources = PlatformSources("digits", job(container={"mounts": ["data:/data"]}).model_dump(mode="json"), models)
+    """Of a service of the model `digits`.
+
+    Args:
+        tls, container: Of the job.
+        options: Of the front.
+    """
+    described = job(tls=tls, container=container or {"mounts": ["data:/data"]})
+    sources = PlatformSources("digits", described.model_dump(mode="json"), MODELS)
     return service_request(sources, "between_graph", replicas, OPTIONS.model_copy(update=options), metrics_port)
 
 

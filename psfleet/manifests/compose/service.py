@@ -8,6 +8,7 @@ from typing import Any
 
 from psfleet.addresses import DATA_PORT, Address
 from psfleet.job.activity import Activity
+from psfleet.job.container import Limits
 from psfleet.job.job import Job
 from psfleet.job.service_access import ServiceAccess, life_file
 from psfleet.job.service_plan import PlannedModel, ServicePlan
@@ -65,8 +66,11 @@ def _front(job: Job, activity: Activity, plan: ServicePlan) -> Service:
     assert options is not None, "a plan has the access of a front"
     address = Address(FRONT_HOST, DATA_PORT)
     variables = {settings.INDEX: "0", settings.ADDRESS: address.data}
-    access = plan.access.model_copy(update={"front": address.data})
-    service = _service(job, activity, activity.driver, access, variables)
+    members = tuple(_address(index).data for index in range(plan.num_members))
+    access = plan.access.model_copy(update={"front": address.data, "members": members})
+    # It only calls members, and would take memory of the GPUs.
+    limits = job.container.worker.model_copy(update={"gpus": False})
+    service = _service(job, activity, activity.driver, access, variables, limits)
     published = [
         {"target": options.rest_port, "published": str(plan.rest_port), "host_ip": plan.host},
         {"target": options.grpc_port, "published": str(plan.grpc_port), "host_ip": plan.host},
@@ -86,12 +90,17 @@ def _front(job: Job, activity: Activity, plan: ServicePlan) -> Service:
 
 def _member(job: Job, activity: Activity, plan: ServicePlan, index: int) -> Service:
     model = plan.model_of(index)
-    front, own = Address(FRONT_HOST, DATA_PORT).data, Address(f"member-{index}", DATA_PORT).data
+    front = Address(FRONT_HOST, DATA_PORT).data
     access = plan.access.model_copy(update={"front": front, "member": model.source, "options": None})
-    variables = {settings.INDEX: str(index), settings.ADDRESS: own}
-    service = _service(job, activity, activity.worker, access, variables)
+    variables = {settings.INDEX: str(index), settings.ADDRESS: _address(index).data}
+    service = _service(job, activity, activity.worker, access, variables, job.container.worker)
     service["volumes"] += [_mount(model), *Paths(Path(model.program_folder) / "job.yaml", None).mounts(job)]
     return service | {"networks": [FLEET], "healthcheck": _check(job, "member", index, MEMBER_SECS)}
+
+
+def _address(member: int) -> Address:
+    """Of the TensorFlow server of a member, or of the tunnel to it."""
+    return Address(f"member-{member}", DATA_PORT)
 
 
 def _mount(model: PlannedModel) -> dict[str, Any]:
@@ -100,11 +109,13 @@ def _mount(model: PlannedModel) -> dict[str, Any]:
     return bind(plain(model.folder), container.MODEL)
 
 
-def _service(job: Job, activity: Activity, module: str, access: ServiceAccess, variables: Mapping[str, str]) -> Service:
+def _service(
+    job: Job, activity: Activity, module: str, access: ServiceAccess, variables: Mapping[str, str], limits: Limits
+) -> Service:
     """What front and members have in common. Docker starts them again until `psfleet down`."""
     own = {settings.OUT: container.SERVICE, settings.SERVICE: access.model_dump_json(), **variables}
     texts = {name: plain(value) for name, value in own.items()}
-    service = member(job, [], "worker", job.container.worker_image, job.container.worker, texts)
+    service = member(job, [], "worker", job.container.worker_image, limits, texts)
     service["environment"] = {name: text for name, text in service["environment"].items() if name not in OWN}
     service["labels"] |= {ACTIVITY: activity.kind, CONTENT: plain(activity.model_dump_json())}
     return service | {"restart": "unless-stopped", "entrypoint": ["/usr/bin/tini", "--", "python", "-m", module]}

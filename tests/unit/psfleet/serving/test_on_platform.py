@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.scripted_platform import ScriptedPlatform, ended, job, log, member
-from support.service_samples import MODELS, OPTIONS, request, with_token
+from support.scripted_platform import Look, ScriptedPlatform, ended, log, member
+from support.service_samples import request, with_token
 
 from psfleet.errors import LostPeerError, PsfleetError, UsageError
 from psfleet.job.activity import SERVICE
 from psfleet.launch.platform import Member, Request
 from psfleet.launch.watcher import TakenDownError
-from psfleet.serving.on_platform import MAX_RESTARTS, serve_on, service_request
-from psfleet.serving.platform_sources import PlatformSources
+from psfleet.serving.on_platform import MAX_RESTARTS, serve_on
 
 FRONT = member("chief", activity=SERVICE, health="starting")
 READY = replace(FRONT, health="healthy")
@@ -23,7 +22,7 @@ MEMBER = member("worker", activity=SERVICE)
 FAILED = {"event": "failed", "exit_code": 70, "message": "the program raised", "details": ""}
 
 
-def place(*looks: list[Member], made: Request | None = None, **options: Any) -> ScriptedPlatform:
+def place(*looks: Look, made: Request | None = None, **options: Any) -> ScriptedPlatform:
     """A platform whose fleet has the activity of a request."""
     made = made or request()
     found = ScriptedPlatform(*looks, trained=made.job, **options)
@@ -80,14 +79,21 @@ def test_a_service_that_another_command_started_stays() -> None:
     assert found.removed == []
 
 
+def test_a_platform_that_does_not_answer_for_a_moment_ends_nothing() -> None:
+    found = place([], [], LostPeerError("no answer"), [READY])
+    serve_on(found, request(), lambda text: None)
+    assert (len(found.applied), found.removed) == (1, [])
+
+
+def test_ports_of_localhost_are_published_at_its_address() -> None:
+    activity = request(host="localhost").activity
+    assert activity is not None
+    assert activity.service is not None
+    assert activity.service.host == "127.0.0.1"
+
+
 def test_one_that_is_taken_down_meanwhile_is_no_failure() -> None:
     found = place([], [], [])
     with pytest.raises(TakenDownError, match="fleet digits-serve was taken down"):
         serve_on(found, request(), lambda text: None)
     assert found.removed == []
-
-
-def test_tunnels_are_not_offered() -> None:
-    sources = PlatformSources("digits", job(tls=True).model_dump(mode="json"), MODELS)
-    with pytest.raises(UsageError, match="tls of job digits is true, expected false"):
-        service_request(sources, "in_graph", 1, OPTIONS, 0)

@@ -98,3 +98,17 @@ def test_containers_are_hardened_and_say_what_they_serve() -> None:
         assert service["mem_limit"] == "2g"
         assert Activity.from_json(service["labels"][CONTENT], "label") == made.activity
         assert json.loads(service["environment"]["PSFLEET_JOB"])["name"] == "digits-serve"
+
+
+def test_members_get_gpus_and_the_front_none() -> None:
+    services = rendered(request(container={"worker": {"gpus": True}}))["services"]
+    assert {name for name, each in services.items() if "deploy" in each} == {*MEMBERS}
+
+
+def test_with_tls_all_have_the_certificate_of_a_worker_and_the_front_knows_its_members() -> None:
+    services = rendered(request(tls=True))["services"]
+    for name, service in services.items():
+        assert service["environment"]["PSFLEET_TLS"] == "/tls", name
+        (mounted,) = [each["source"] for each in service["volumes"] if each["target"] == "/tls"]
+        assert mounted.endswith("/digits-serve/worker"), name
+    assert access(services["front"]).members == ("member-0:2222", "member-1:2222")
