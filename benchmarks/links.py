@@ -34,14 +34,14 @@ PS_PORT, DDP_PORT = 2222, 29500
 GOALS = (
     Comparison("line rate", "psfleet", 0.9, is_minimum=True),
     Comparison("psfleet bfloat16", "psfleet", 0.55),
-    Comparison("psfleet, ps beside workers", "ddp", 0.9),
-    Comparison("psfleet bfloat16, ps beside workers", "ddp bfloat16", 0.9),
+    Comparison("psfleet colocated", "ddp", 0.9),
+    Comparison("psfleet bfloat16 colocated", "ddp bfloat16", 0.9),
 )
 TEXT = """{parameters:,} parameters, gradient descent, gradients that are constants: a step is a matter of bytes. Each
 host is a network namespace, on a switch by a link that HTB limits in both directions. psfleet has a host for each ps
-and each worker, or with `ps beside workers` one for both; its processes are started by `psfleet task`. DDP with gloo
-has one for each worker. `line rate` is how long the link of a worker is busy with the model in one direction, with
-the headers of TCP on Ethernet: the limit of a step with a ps on another host in which pulls overlap pushes."""
+and each worker, or with `fleet.colocate` (`colocated`) one process for both; `psfleet task` starts its processes. DDP
+with gloo has one for each worker. `line rate` is how long the link of a worker is busy with the model in one direction,
+with the headers of TCP on Ethernet: the limit of a step with a ps on another host in which pulls overlap pushes."""
 
 
 def main() -> int:
@@ -72,10 +72,8 @@ def plan(megabits: int, size: int, steps: int | None) -> Plan:
         Contender("line rate", lambda: limit),
         Contender("psfleet", partial(psfleet, trained, size, megabits)),
         Contender("psfleet bfloat16", partial(psfleet, trained, size, megabits, narrow)),
-        Contender("psfleet, ps beside workers", partial(psfleet, trained, size, megabits, is_beside=True)),
-        Contender(
-            "psfleet bfloat16, ps beside workers", partial(psfleet, trained, size, megabits, narrow, is_beside=True)
-        ),
+        Contender("psfleet colocated", partial(psfleet, trained, size, megabits, is_colocated=True)),
+        Contender("psfleet bfloat16 colocated", partial(psfleet, trained, size, megabits, narrow, is_colocated=True)),
         Contender("ddp", partial(ddp, trained, size, megabits), "torch"),
         Contender("ddp bfloat16", partial(ddp, trained, size, megabits, "bfloat16"), "torch"),
     ]
@@ -83,7 +81,7 @@ def plan(megabits: int, size: int, steps: int | None) -> Plan:
 
 
 def psfleet(
-    trained: Workload, size: int, megabits: int, overrides: Sequence[str] = (), *, is_beside: bool = False
+    trained: Workload, size: int, megabits: int, overrides: Sequence[str] = (), *, is_colocated: bool = False
 ) -> Measures:
     """Trains with as many ps as workers.
 
@@ -92,20 +90,21 @@ def psfleet(
         size: Number of workers, and of ps.
         megabits: Rate of the links.
         overrides: Further `key=value` texts for `--set`.
-        is_beside: Whether ps i is on the host of worker i.
+        is_colocated: Whether each worker's process is a ps, too.
     """
     with (
         tempfile.TemporaryDirectory(prefix="psfleet-bench-") as out,
-        hosts(size if is_beside else 2 * size, megabits) as made,
+        hosts(size if is_colocated else 2 * size, megabits) as made,
         Children() as children,
         cpu_time(children.pids) as cpu,
     ):
-        workers, ps = made[:size], made[-size:]
-        fleet = (f"fleet.ps={size}", f"fleet.workers={size}")
+        by_role = {"worker": made} if is_colocated else {"ps": made[-size:], "worker": made[:size]}
+        ps = made[-size:]
+        fleet = (f"fleet.ps={size}", f"fleet.workers={size}", f"fleet.colocate={is_colocated}")
         flags = [part for setting in (*settings(trained), *fleet, *overrides) for part in ("--set", setting)]
         started = [
             children.start(f"{role}-{index}", host.command(task(role, index, ps, out, flags)))
-            for role, several in (("ps", ps), ("worker", workers))
+            for role, several in by_role.items()
             for index, host in enumerate(several)
         ]
         for child in started:

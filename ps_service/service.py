@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -60,12 +61,30 @@ def _serve(settings: Settings, stop: Stop, plane: DataPlane, identity: Identity 
         exposing(settings, lambda: metrics.read(servicer.runs())),
     ):
         logger.info("ps is ready at %s", settings.address.data)
-        while not servicer.finished.is_set():
-            if stop.event.wait(0.1) and not _is_finished(servicer):
-                raise stop.error()
-            _check_runs(servicer, settings)
-        # Only a ps that serves a single run finishes.
-        return _wait_for_workers(servicer.runs()[0])
+        code = attend(servicer, settings, stop.event)
+        if code is None:
+            raise stop.error()
+        return code
+
+
+def attend(servicer: ControlServicer, settings: Settings, leaving: threading.Event) -> int | None:
+    """Attends to the runs of a ps until the one that it serves is over; the run's exit code.
+
+    Args:
+        leaving: Set when this process must end.
+
+    Returns:
+        None: This process must end before its run. A checkpoint part that needs it is saved by then, see `serve`.
+
+    Raises:
+        DeadlineError: No worker sent a heartbeat for the job's `deadlines.stall_secs`.
+    """
+    while not servicer.finished.is_set():
+        if leaving.wait(0.1) and not _is_finished(servicer):
+            return None
+        _check_runs(servicer, settings)
+    # Only a ps that serves a single run finishes.
+    return _wait_for_workers(servicer.runs()[0])
 
 
 def _is_finished(servicer: ControlServicer) -> bool:

@@ -62,7 +62,8 @@ class ShardGraph:
         self._num_pushing = job.fleet.replicas if job.fleet.parts > 1 else job.fleet.worker_limit
         # cond_v2 would build the optimizer in a graph of its own, where it cannot find its slots.
         v1.disable_control_flow_v2()
-        with tf.Graph().as_default() as graph:
+        # A ps in a worker's process can see its GPUs.
+        with tf.Graph().as_default() as graph, tf.device("/device:CPU:0"):
             exchanged = exchanged_slots(job, plan.update)
             variables = ShardVariables(
                 plan.layout, plan.shard, job.fleet.worker_limit, container, "", keeps_previous(job), exchanged

@@ -132,20 +132,23 @@ def loader_ports(index: int) -> tuple[Address, Address]:
 
 
 def num_own_ps(job: Job) -> int:
-    """The number of ps that a launcher starts: 0 if the job names running ones in `fleet.ps_addresses`."""
-    return job.fleet.ps if job.fleet.ps_addresses is None else 0
+    """The number of processes that are only a ps: 0 if workers are, or if the job names running ps."""
+    return 0 if job.fleet.colocate or job.fleet.ps_addresses is not None else job.fleet.ps
 
 
-def ps_addresses(job: Job, own: Sequence[Address]) -> list[Address]:
-    """The addresses of a fleet's ps: `fleet.ps_addresses`, or else `own`.
+def ps_addresses(job: Job, own: Sequence[Address], workers: Sequence[Address]) -> list[Address]:
+    """The addresses of a fleet's ps: `fleet.ps_addresses`, those of the workers with `fleet.colocate`, or else `own`.
 
     Args:
-        own: The addresses of the ps that the launcher starts (see `num_own_ps`).
+        own: The addresses of the processes that are only a ps (see `num_own_ps`).
+        workers: The addresses of the workers by index.
 
     Raises:
         BadJobError: An address is invalid, or their number is not `fleet.ps`.
     """
-    ps = list(own) if job.fleet.ps_addresses is None else [Address.parse(text) for text in job.fleet.ps_addresses]
+    named = job.fleet.ps_addresses
+    started = workers if job.fleet.colocate else own
+    ps = list(started) if named is None else [Address.parse(text) for text in named]
     if len(ps) != job.fleet.ps:
         raise BadJobError(f"the fleet has {len(ps)} ps addresses, expected fleet.ps = {job.fleet.ps}")
     return ps
@@ -153,8 +156,9 @@ def ps_addresses(job: Job, own: Sequence[Address]) -> list[Address]:
 
 def container_addresses(job: Job) -> tuple[list[Address], list[Address]]:
     """The addresses of the ps, and of the workers with spares, on a container network: hosts `ps-0`, `worker-0`, …"""
-    ps = ps_addresses(job, [Address(f"ps-{index}", DATA_PORT) for index in range(num_own_ps(job))])
-    return ps, [Address(f"worker-{index}", DATA_PORT) for index in range(job.fleet.processes)]
+    ps = [Address(f"ps-{index}", DATA_PORT) for index in range(num_own_ps(job))]
+    workers = [Address(f"worker-{index}", DATA_PORT) for index in range(job.fleet.processes)]
+    return ps_addresses(job, ps, workers), workers
 
 
 def loader_addresses(job: Job) -> list[Address]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from support.commands import session_pids
 
 from psfleet.polling import wait_until
 
@@ -22,6 +23,9 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 # TensorFlow asks for each node of each graph whether oneDNN has a kernel for it: a tenth of the time of a short run.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+
+# Until pytest_collection_finish: Keras imports scikit-learn where that is installed, a fifth of TensorFlow's import.
+sys.modules["sklearn"] = None  # type: ignore[assignment]
 
 # Until pytest_collection_finish: a fifth of the time of all imports, which hardly leave garbage.
 gc.disable()
@@ -72,7 +76,12 @@ def _interleaved(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def pytest_collection_finish() -> None:
-    """Exempts what was imported from garbage collection: Keras collects for each model, which takes 0.4 s with it."""
+    """Exempts what was imported from garbage collection: Keras collects for each model, which takes 0.4 s with it.
+
+    Programs of tests can import scikit-learn from now on.
+    """
+    if sys.modules.get("sklearn", "") is None:
+        del sys.modules["sklearn"]
     gc.freeze()
     gc.enable()
 
@@ -103,6 +112,7 @@ def _no_process_left(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     """Fails a fleet test that leaves a process behind, orphans of its children included, and kills what it left.
 
     Processes that a fork server forked show its environment in /proc, without the mark: they are known by descent.
+    What a process from before the test starts, such as the supervisor of a module's fleet, belongs to that process.
     """
     if _level(request.path) != "fleet":
         yield
@@ -131,12 +141,14 @@ def _level(path: Path) -> str:
 
 def _left(mark: str, before: set[int]) -> dict[int, str]:
     """Command lines, by pid, of new descendants and of every process that carries the mark."""
-    pids = (set(_descendants()) - before) | set(_marked(mark))
+    descendants = _descendants()
+    earlier = before | {pid for pid, parent in descendants.items() if parent in before}
+    pids = (set(descendants) - earlier) | set(_marked(mark))
     commands = {pid: _read(pid, "cmdline").replace("\0", " ").strip() or "(ended, never waited for)" for pid in pids}
     return {
         pid: command
         for pid, command in commands.items()
-        if "multiprocessing.resource_tracker" not in command and not _is_reaper_of(pid, before)
+        if "multiprocessing.resource_tracker" not in command and not _is_reaper_of(pid, earlier)
     }
 
 
@@ -146,19 +158,22 @@ def _is_reaper_of(pid: int, leaders: set[int]) -> bool:
     return _read(pid, "comm").strip() == "psfleet-reaper" and int(fields.split()[2]) in leaders
 
 
-def _descendants() -> Iterator[int]:
-    """Children of this process and all below them, ended ones whose parent has not waited for them included."""
+def _descendants() -> dict[int, int]:
+    """Parents by process id of what runs below this session, ended processes that nobody has waited for included."""
+    tops = session_pids()
     parents: dict[int, int] = {}
     for pid in _pids():
         _, _, fields = _read(pid, "stat").rpartition(") ")
         if fields:
             parents[pid] = int(fields.split()[1])
-    for pid in parents:
-        parent: int | None = pid
-        while parent is not None and (parent := parents.get(parent)) != os.getpid():
-            pass
-        if parent is not None:
-            yield pid
+    found = {}
+    for pid, parent in parents.items():
+        ancestor: int | None = parent
+        while ancestor is not None and ancestor not in tops:
+            ancestor = parents.get(ancestor)
+        if ancestor is not None and pid not in tops:
+            found[pid] = parent
+    return found
 
 
 def _marked(mark: str) -> Iterator[int]:

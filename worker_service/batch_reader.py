@@ -27,10 +27,12 @@ class Reading:
     Attributes:
         is_closed: Set by the reader: no other batch is needed.
         opens_shard: Set by the batches: the next one is the first of another data set.
+        on_take: Set by the batches: called when the newest one is taken, before the next one is asked for.
     """
 
     is_closed: bool = False
     opens_shard: bool = False
+    on_take: Callable[[], None] = lambda: None
 
     def check(self) -> None:
         """Raises ReadingClosedError if the reader was closed."""
@@ -67,6 +69,7 @@ class BatchReader:
         if isinstance(item, Exception):
             raise item
         if item is not None:
+            self.reading.on_take()
             self._wanted.put(True)
         return item
 

@@ -7,15 +7,16 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
 from psfleet.errors import DataStallError, LostPeerError
 from psfleet.job.sections import Deadlines
-from worker_service.batch_reader import Batch, BatchReader, Reading
+from worker_service.batch_reader import Batch, BatchReader
 from worker_service.progress import TrainingProgress
 from worker_service.session_start import SessionStart
+from worker_service.worker_data import Data
 
 logger = logging.getLogger("psfleet.worker")
 
@@ -23,22 +24,6 @@ MAX_SKIPPED_BATCHES = 64
 """A batch at most so far ahead is reached by reading on, even if fewer batches had to be read from its epoch on."""
 LOOK_SECS = 1.0
 """How often a waiting worker looks whether its reader has begun with another shard."""
-
-
-class Data(Protocol):
-    """A worker's data; see `TrainingData` and `DynamicData`.
-
-    Attributes:
-        is_replayable: Whether the batch of a number is always the same; else the next one has any number.
-    """
-
-    is_replayable: bool
-
-    def batches(self, start: int, reading: Reading) -> Iterator[Batch]:
-        """The batches from a number on."""
-
-    def num_skipped(self, start: int) -> int | None:
-        """How many batches `batches(start)` would read before it yields, or None."""
 
 
 class BatchNumbers:
@@ -157,6 +142,10 @@ class Batches:
     def announce_first(self) -> None:
         """Reports that this worker is about to wait for a first batch, unless it has read one."""
         self._progress.await_first_batch(self._current is None)
+
+    def report(self) -> None:
+        """Reports at once what training was given, if that is counted."""
+        self._data.report()
 
     def close(self) -> None:
         """Ends reading; the data set is released."""

@@ -81,7 +81,7 @@ class DataShard:
         self.varies = self.is_random and not self.is_finite
         self._num_batches = self.num_examples // job.train.gradient_examples if self.is_finite else None
         if self._num_batches == 0:
-            raise self._too_small(self.num_examples)
+            raise too_small(job, index, self.num_examples)
         self._fixed = None if self.is_random else dataset
         self._unread = {epoch: dataset} if self.is_random else {}
         self._lengths: dict[int, int] = {}
@@ -131,7 +131,7 @@ class DataShard:
     def without_a_batch(self, examples: tf.data.Dataset) -> ProgramError:
         """The error for an epoch that gave no batch; reads its examples again to count them."""
         with user_code(self._job, self.what):
-            return self._too_small(int(examples.reduce(np.int64(0), lambda count, _: count + 1)))
+            return too_small(self._job, self.index, int(examples.reduce(np.int64(0), lambda count, _: count + 1)))
 
     def _made(self, epoch: int, reading: Reading) -> tf.data.Dataset:
         """The data set, whose random operations without a seed get one that is a function of the epoch.
@@ -197,14 +197,14 @@ class DataShard:
         seed = tf.constant(self._seed, tf.int64) + epoch * EPOCH_STRIDE
         return examples.shuffle(train.shuffle, seed, reshuffle_each_iteration=False)
 
-    def _too_small(self, num_examples: int) -> ProgramError:
-        """The error for a shard without a single batch."""
-        data = f"program {self._job.program!r}: the training data of shard {self.index}"
-        if num_examples == 0:
-            return ProgramError(f"{data} are empty, expected the same examples in every epoch")
-        where = "" if self._job.input.bucket_boundaries is None else " in one of the buckets of input.bucket_boundaries"
-        least = least_examples(self._job)
-        return ProgramError(f"{data} have {num_examples} examples, expected at least {least}{where}")
+
+def too_small(job: Job, shard: int, num_examples: int) -> ProgramError:
+    """The error for a shard without a single batch."""
+    data = f"program {job.program!r}: the training data of shard {shard}"
+    if num_examples == 0:
+        return ProgramError(f"{data} are empty, expected the same examples in every epoch")
+    where = "" if job.input.bucket_boundaries is None else " in one of the buckets of input.bucket_boundaries"
+    return ProgramError(f"{data} have {num_examples} examples, expected at least {least_examples(job)}{where}")
 
 
 def least_examples(job: Job) -> str:

@@ -21,6 +21,7 @@ from psfleet.errors import DONE, BadJobError, LostPeerError, PsfleetError, Repla
 from psfleet.job import trial_records
 from psfleet.job.sections import Deadlines
 from psfleet.service.settings import Settings
+from worker_service.trial.signs_of_life import SignsOfLife
 
 logger = logging.getLogger("psfleet.worker")
 
@@ -128,7 +129,7 @@ class ContainerLink:
             return error.exit_code
         self._answered = self._clock()
         if code is not None:
-            logger.info("nothing is left to do", extra={"event": "over", "exit_code": code})
+            _log_end(code)
         if code == DONE:
             # The caller ends this process, whose main thread waits.
             self.close()
@@ -139,7 +140,9 @@ class ContainerLink:
         path = self.folder / name
         if not path.resolve().is_relative_to(self.folder.resolve()):
             raise BadJobError(f"the driver names a file {name!r}, expected one in its folder")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.parent != self.folder:
+            # The folder itself may have been removed: this process ends.
+            path.parent.mkdir(exist_ok=True)
         self._client.fetch(name, path)
         return path
 
@@ -174,8 +177,11 @@ class ContainerLink:
 
 
 @contextmanager
-def linked(settings: Settings) -> Iterator[DriverLink]:
+def linked(settings: Settings, end_process: Callable[[int], object]) -> Iterator[DriverLink]:
     """Context manager for the link of this process; says to the driver with which error the block ends.
+
+    Args:
+        end_process: Called with the exit code if the driver says at once that nothing is left to do; does not return.
 
     Raises:
         BadJobError: The certificate is not that of a worker, or the driver refuses this worker.
@@ -186,8 +192,15 @@ def linked(settings: Settings) -> Iterator[DriverLink]:
         return
     deadlines = settings.job.deadlines if settings.job is not None else Deadlines()
     identity = read_identity(settings.tls, "worker")
-    client = DriverClient(settings.driver, settings.run, settings.index, deadlines.start_secs, identity)
-    client.join()
+    process = ""
+    if settings.life is not None:
+        process = settings.life.name
+        # Whether the driver answers or not.
+        SignsOfLife.in_file(settings.life).start()
+    client = DriverClient(settings.driver, settings.run, settings.index, deadlines.start_secs, identity, process)
+    if (code := client.join()) is not None:
+        _log_end(code)
+        end_process(code)
     link = ContainerLink(client, _own_folder(settings.out, settings.index), deadlines)
     try:
         yield link
@@ -203,11 +216,14 @@ def linked(settings: Settings) -> Iterator[DriverLink]:
         link.close()
 
 
+def _log_end(code: int) -> None:
+    logger.info("nothing is left to do", extra={"event": "over", "exit_code": code})
+
+
 def _own_folder(out: Path, index: int) -> Path:
     """An empty folder on the disk of the container, if there is one; a killed process may have left an earlier one."""
     prefix = f"psfleet-worker-{index}-"
-    if not os.access(out, os.W_OK):
-        return Path(tempfile.mkdtemp(prefix=prefix))
-    for left in out.glob(f"{prefix}*"):
+    disk = out if os.access(out, os.W_OK) else Path(tempfile.gettempdir())
+    for left in disk.glob(f"{prefix}*"):
         shutil.rmtree(left, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=prefix, dir=out))
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=disk))

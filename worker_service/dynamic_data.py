@@ -64,6 +64,10 @@ class DynamicData:
         """Batches are not skipped."""
         return None
 
+    def report(self) -> None:
+        """Has the counts reported at once."""
+        self.counts.report()
+
     def batches(self, start: int, reading: Reading) -> Iterator[Batch]:
         """Endless batches, whatever the number of the first one is.
 
@@ -83,10 +87,8 @@ class DynamicData:
                 while (found := joined.take()) is not None:
                     batch, counts = found
                     reading.opens_shard = False
+                    reading.on_take = partial(self.counts.add, counts)
                     yield batch
-                    # The reader asks for the next batch: training has this one.
-                    for key, examples in counts:
-                        self.counts.add(key, examples)
                 left = joined.keys()
                 for key in self.counts.open():
                     if key not in left and order.has_left(key):

@@ -14,11 +14,11 @@ import tensorflow as tf
 from psfleet.errors import ProgramError
 from psfleet.job.job import Job
 from psfleet.tf.batching import batched
-from worker_service.data_shard import DataShard, least_examples
+from worker_service.data_shard import DataShard, too_small
 from worker_service.input_pipeline import prefetched
 
-_TOO_FEW = re.compile(r"assertion failed: \[(the training data of shard .*?)\]")
-"""In TensorFlow's message about a part that `all_passes` refuses."""
+_TOO_FEW = re.compile(r"assertion failed: \[shard (\d+) has (\d+) examples\]")
+"""TensorFlow's message about a part that `all_passes` refuses."""
 
 
 def all_epochs(shards: Sequence[DataShard], first: int) -> tf.data.Dataset:
@@ -66,9 +66,7 @@ def all_passes(shard: DataShard, examples: tf.data.Dataset, job: Job) -> tf.data
 
     def checked(_: tf.Tensor) -> tf.data.Dataset:
         count = examples.take(job.train.gradient_examples).reduce(np.int64(0), lambda count, _: count + 1)
-        message = (
-            f"the training data of shard {shard.index} have {{}} examples, expected at least {least_examples(job)}"
-        )
+        message = f"shard {shard.index} has {{}} examples"
         is_enough = tf.equal(count, job.train.gradient_examples)
         with tf.control_dependencies([tf.debugging.Assert(is_enough, [tf.strings.format(message, count)])]):
             once = tf.data.Dataset.from_tensors(tf.identity(count))
@@ -86,4 +84,4 @@ def too_few_explained(job: Job) -> Iterator[None]:
         found = _TOO_FEW.search(str(error))
         if found is None:
             raise
-        raise ProgramError(f"program {job.program!r}: {found[1]}") from error
+        raise too_small(job, int(found[1]), int(found[2])) from error

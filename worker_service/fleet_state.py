@@ -36,6 +36,19 @@ def generation_of(states: States, layout: Layout) -> int | None:
     return generations.pop() if len(known) == len(states) and len(generations) == 1 else None
 
 
+def shown(states: States) -> str:
+    """The states in one line: `ps 0 trains generation 2 at step 17, ps 1 does not answer`."""
+    return ", ".join(f"ps {shard} {_shown(state)}" for shard, state in enumerate(states))
+
+
+def _shown(state: pb.ShardState | None) -> str:
+    if state is None:
+        return "does not answer"
+    if state.phase not in TRAINING:
+        return f"is {pb.Phase.Name(state.phase).lower()}"
+    return f"trains generation {state.generation} at step {state.step}"
+
+
 def check_tables(of_run: Mapping[str, str], own: Mapping[str, str]) -> None:
     """Checks that the lookup tables that two models have have the same content.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from psfleet.errors import DeadlineError
 from psfleet.polling import wait_until
-from worker_service.fleet_state import States, is_held
+from worker_service.fleet_state import States, is_held, shown
 from worker_service.heartbeat import Heartbeat
 from worker_service.run_context import RunContext
 
@@ -93,7 +93,10 @@ class FleetWait:
                 raise stop.error()
             return done(states)
 
-        wait_until(lambda: self._heartbeat.states, timeout_secs, what, done=is_done, poll_secs=POLL_SECS)
+        try:
+            wait_until(lambda: self._heartbeat.states, timeout_secs, what, done=is_done, poll_secs=POLL_SECS)
+        except DeadlineError as error:
+            raise DeadlineError(what, timeout_secs, shown(self._heartbeat.states)) from error
 
 
 def _step(states: States) -> int:

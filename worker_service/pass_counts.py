@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from psfleet.control import control_pb2 as pb
@@ -29,16 +29,18 @@ class PassCounts:
     """The counts of one worker; from any thread.
 
     Args of the constructor:
-        on_end: Called after a pass has ended.
+        on_report: Called after a pass has ended, and by `report`.
         clock: Monotonic, in seconds.
     """
 
-    def __init__(self, on_end: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, on_report: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._lock = threading.Lock()
         self._passes: dict[PassKey, pb.Pass] = {}
         # When the ended passes have ended, the first one first.
         self._ended: dict[PassKey, float] = {}
-        self._on_end = on_end
+        self._on_report = on_report
         self._clock = clock
 
     def begin(self, key: PassKey, size: int) -> None:
@@ -59,10 +61,11 @@ class PassCounts:
         with self._lock:
             self._passes[key].epoch = epoch
 
-    def add(self, key: PassKey, examples: int) -> None:
-        """Training was given examples of a pass that has begun."""
+    def add(self, examples: Iterable[tuple[PassKey, int]]) -> None:
+        """Training was given examples of passes that have begun: of each so many."""
         with self._lock:
-            self._passes[key].examples += examples
+            for key, number in examples:
+                self._passes[key].examples += number
 
     def end(self, key: PassKey, is_lost: bool = False) -> None:
         """No further example of a pass comes to this worker.
@@ -82,7 +85,11 @@ class PassCounts:
                 if now - since <= REPORTED_SECS:
                     break
                 del self._passes[each], self._ended[each]
-        self._on_end()
+        self.report()
+
+    def report(self) -> None:
+        """Has the counts reported at once."""
+        self._on_report()
 
     def open(self) -> list[PassKey]:
         """The passes that have begun and not ended, the oldest first."""

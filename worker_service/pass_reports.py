@@ -9,6 +9,7 @@ from psfleet.control.fleet_client import FleetClient
 from psfleet.errors import PsfleetError
 from worker_service.heartbeat_calls import BEAT_SECS
 from worker_service.pass_counts import PassCounts
+from worker_service.progress import TrainingProgress
 
 logger = logging.getLogger("psfleet.worker")
 
@@ -17,14 +18,15 @@ REPORT_SECS = 0.1
 
 
 class PassReports:
-    """Sends the counts every second, and at the end of each pass; on a thread for each loader: one may be frozen.
+    """Sends the counts every second, and when they ask for it; on a thread for each loader: one may be frozen.
 
     Attributes:
         counts: What is reported.
     """
 
-    def __init__(self, fleet: FleetClient, num_loaders: int) -> None:
+    def __init__(self, fleet: FleetClient, num_loaders: int, progress: TrainingProgress) -> None:
         self._fleet = fleet
+        self._progress = progress
         self._due = [threading.Event() for _ in range(num_loaders)]
         self.counts = PassCounts(self._report_now)
 
@@ -43,6 +45,8 @@ class PassReports:
             due.wait(BEAT_SECS)
             due.clear()
             try:
-                self._fleet.report_passes(loader, self.counts.newest())
+                # First the step: the counts have all batches up to it.
+                step = self._progress.step
+                self._fleet.report_passes(loader, self.counts.newest(), step)
             except PsfleetError as error:
                 logger.debug("a loader has not received what was read: %s", error)

@@ -14,7 +14,7 @@ from psfleet.tf.gpus import show_gpus
 from psfleet.tf.server import boot
 from psfleet.tf.towers import tower_devices
 from psfleet.tls.data_plane import DataPlane
-from worker_service.batches import Batches, BatchNumbers, Data
+from worker_service.batches import Batches, BatchNumbers
 from worker_service.build_deadline import building
 from worker_service.chief.leading import lead
 from worker_service.dynamic_data import DynamicData
@@ -29,6 +29,7 @@ from worker_service.program_optimizer import resolved
 from worker_service.run_context import RunContext, shares_folder
 from worker_service.training_data import TrainingData
 from worker_service.worker import Worker
+from worker_service.worker_data import Data
 
 logger = logging.getLogger("psfleet.worker")
 
@@ -37,9 +38,10 @@ def train(process: MemberProcess, plane: DataPlane, lease: StoreLease | None) ->
     """Loads the program and trains; returns the exit code."""
     settings, job, index = process.settings, process.job, process.index
     function = lent_batches(job, index)
-    show_gpus(job.device, index)
-    boot(plane.own, job.device, job.device.virtual_cpus, has_parts=job.fleet.parts > 1)
-    plane.check()
+    if not job.fleet.colocate:
+        show_gpus(job.device, index)
+        boot(plane.own, job.device, job.device.virtual_cpus, answers_peers=job.fleet.parts > 1)
+        plane.check()
     logger.info("building the model and tracing a step", extra={"event": "starting"})
     with building(job.program, job.deadlines.first_secs, process.stall_report(), process.stop):
         program = load_program(job, settings.program_folder)
@@ -91,7 +93,7 @@ def _data(program: KerasProgram | GraphProgram, job: Job, index: int, process: M
     loaders = reached(process.settings.loaders, plane, fleet.identity)
     live = LiveLoaders(fleet, plane, job.input.num_loaders, len(loaders))
     if job.input.is_dynamic:
-        reports = PassReports(fleet, len(loaders))
+        reports = PassReports(fleet, len(loaders), process.progress)
         reports.start()
         return DynamicData(program, job, loaders, fleet.loader_process, reports.counts)
     live.follow()

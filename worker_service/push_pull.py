@@ -10,7 +10,7 @@ import tensorflow as tf
 from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.layout.buckets import buckets
-from psfleet.tf import ShardVariables, keeps_previous, secs_since
+from psfleet.tf import ShardVariables, keeps_previous, ps_device, secs_since
 from psfleet.tf.optimizer_slots import OptimizerSlots, to_words
 from psfleet.tf.table_calls import shard_name
 from worker_service.bucket_wire import bits, numbers, sent_buckets, with_zeros
@@ -46,7 +46,7 @@ class Exchange:
     """A worker's end of one shard.
 
     Args of the constructor:
-        shard: Index of the shard; its ps is task `shard` of job `ps` in the session's ClusterSpec.
+        shard: Index of the shard, and of its ps.
         index: Of this worker.
         own_device: This worker's device.
         container: The resource container of the generation.
@@ -64,7 +64,7 @@ class Exchange:
         slots: OptimizerSlots | None = None,
     ) -> None:
         self.variables = ShardVariables(
-            layout, shard, job.fleet.worker_limit, container, f"/job:ps/task:{shard}", keeps_previous(job), slots
+            layout, shard, job.fleet.worker_limit, container, ps_device(shard), keeps_previous(job), slots
         )
         self._part = update_part(job)
         self._wire = tf.dtypes.as_dtype(job.update.wire)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
+from typing import TYPE_CHECKING
 
 from psfleet.control.credentials import read_identity
 from psfleet.control.fleet_client import FleetClient
 from psfleet.control.server import serving
 from psfleet.errors import BadJobError, PsfleetError
+from psfleet.job.job import Job
 from psfleet.job.program_files import digest, job_files
 from psfleet.service.logs import log_service
 from psfleet.service.metrics_server import exposing
@@ -31,6 +35,10 @@ from worker_service.program_training import train
 from worker_service.progress import TrainingProgress
 from worker_service.run_end import report_failure
 
+if TYPE_CHECKING:
+    from ps_service.colocated import ColocatedPs
+    from psfleet.tls.identity import Identity
+
 logger = logging.getLogger("psfleet.worker")
 
 
@@ -49,12 +57,17 @@ def serve(settings: Settings, stop: Stop) -> int:
     identity = read_identity(settings.tls, "worker")
     controls = Controls.of(settings)
     with (
-        FleetClient(settings.ps, settings.run, identity, settings.loaders, job.input.num_loaders) as fleet,
+        FleetClient(
+            settings.ps, settings.run, identity, settings.loaders, job.input.num_loaders,
+            "worker" if job.fleet.colocate else "ps",
+        ) as fleet,
+        _colocated_ps(settings, job, identity, stop) as ps,
         serving(
-            settings.address, None, identity, stop.event, stop.probes.note_answer,
+            settings.address, None if ps is None else ps.servicer, identity, stop.event, stop.probes.note_answer,
             run_control=controls.run, worker_control=controls.worker,
         ),
-        exposing(settings, metrics.read),
+        exposing(settings, metrics.read if ps is None else lambda: chain(ps.readings(), metrics.read())),
+        nullcontext() if ps is None else ps.attended(),
     ):  # fmt: skip
         if settings.index == 0:
             end_if_stuck(disk, job.deadlines.stall_secs, fleet.finish)
@@ -77,10 +90,21 @@ def serve(settings: Settings, stop: Stop) -> int:
             with leasing(settings.out, job, index, stop, fleet.finish) as lease:
                 if index == 0 and stop.must_save() and not process.save_trained():
                     raise stop.error()
-                with data_plane(settings, "worker", index, identity) as plane:
+                with data_plane(settings, "worker", index, identity) if ps is None else nullcontext(ps.plane) as plane:
                     return train(process, plane, lease)
         except PsfleetError as error:
             report_failure(fleet, error, index, stop)
             raise
         finally:
             heartbeat.close()
+
+
+def _colocated_ps(
+    settings: Settings, job: Job, identity: Identity | None, stop: Stop
+) -> AbstractContextManager[ColocatedPs | None]:
+    """The ps in this process; None: it is a worker alone, whose image need not have the ps."""
+    if not job.fleet.colocate:
+        return nullcontext()
+    from ps_service.colocated import colocated_ps
+
+    return colocated_ps(settings, job, identity, stop)

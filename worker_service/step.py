@@ -74,7 +74,7 @@ class StepGraph:
     ) -> None:
         # A while loop of control flow v2 is a function call, which cannot be placed on the ps whose queue it waits for.
         v1.disable_control_flow_v2()
-        self.worker_job = worker_job(run)
+        self.worker_job = worker_job(run, job.fleet.colocate)
         own = f"/job:{self.worker_job}/task:{index}"
         container = container_name(run, generation)
         with tf.Graph().as_default() as self.graph:

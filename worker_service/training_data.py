@@ -171,6 +171,9 @@ class TrainingData:
         length = shard.num_batches(epoch)
         return num_skipped if self._loaded is not None and length is not None and num_skipped < length else 0
 
+    def report(self) -> None:
+        """Nothing is counted."""
+
     def num_skipped(self, start: int) -> int | None:
         """How many batches `batches(start)` would read before it yields; None: a shard before `start` was never read.
 

@@ -141,6 +141,7 @@ class Worker:
                 self._heartbeat.attach(generation, self._interrupt(session))
                 run = (generation, self._batches, self._progress, self._observer)
                 self._shards = self._replication.train(session, *run)
+                self._batches.report()
         except LostPeerError as error:
             if isinstance(error, UnreachableError) and self._replication.adds_to_graph:
                 # The abandoned thread that opens the session holds a lock, and `await_step` changes the graph.

@@ -15,8 +15,7 @@ from psfleet.cli.arguments import option_words
 from psfleet.cli.detaching import detaching
 from psfleet.cli.output import progress_console
 from psfleet.cli.termination import ended_by_sigterm
-from psfleet.errors import SIGNAL_BASE, UsageError
-from psfleet.launch.platform import COMPOSE, KUBERNETES
+from psfleet.errors import SIGNAL_BASE
 from psfleet.platforms.choice import platform, require_known
 from psfleet.predictions import files
 from psfleet.predictions.driver import predict as predict_all
@@ -50,7 +49,8 @@ def predict(
         bool, typer.Option("--best", help="The best checkpoint by checkpoint.best, not the newest.")
     ] = False,
     on: Annotated[
-        str | None, typer.Option("--on", metavar="PLATFORM", help="compose; processes of this machine by default.")
+        str | None,
+        typer.Option("--on", metavar="PLATFORM", help="compose or kubernetes; processes of this machine by default."),
     ] = None,
 ) -> None:
     """Predict a data set with a trained model, by all workers at once, into one file."""
@@ -65,8 +65,6 @@ def predict(
         typer.echo(_here(source, data, out, workers, step, best, show))
         return
     require_known(on)
-    if on == KUBERNETES:
-        raise UsageError(f"--on {on}: predictions run on {COMPOSE} or, without --on, on this machine, expected either")
     place = platform(on)
     model = find_model(place, source, step, best)
     given = {"--data": data, "--out": out, "--workers": workers, "--step": step, "--on": on}

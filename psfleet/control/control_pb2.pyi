@@ -340,14 +340,16 @@ class Pass(_message.Message):
     def __init__(self, loader: _Optional[int] = ..., process: _Optional[str] = ..., number: _Optional[int] = ..., examples: _Optional[int] = ..., size: _Optional[int] = ..., ended: _Optional[bool] = ..., lost: _Optional[bool] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Reader(_message.Message):
-    __slots__ = ("member", "is_alive", "passes")
+    __slots__ = ("member", "is_alive", "passes", "step")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     IS_ALIVE_FIELD_NUMBER: _ClassVar[int]
     PASSES_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
     member: Member
     is_alive: bool
     passes: _containers.RepeatedCompositeFieldContainer[Pass]
-    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., is_alive: _Optional[bool] = ..., passes: _Optional[_Iterable[_Union[Pass, _Mapping]]] = ...) -> None: ...
+    step: int
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., is_alive: _Optional[bool] = ..., passes: _Optional[_Iterable[_Union[Pass, _Mapping]]] = ..., step: _Optional[int] = ...) -> None: ...
 
 class ScheduleCheckpointRequest(_message.Message):
     __slots__ = ("caller", "generation", "step", "stop", "signal")

@@ -40,24 +40,37 @@ class DriverClient:
         run: The name of what it drives.
         index: Of this worker.
         wait_secs: How long a call waits for the driver.
+        process: 16 hexadecimal digits; by default of a new process.
     """
 
-    def __init__(self, address: Address, run: str, index: int, wait_secs: float, identity: Identity | None) -> None:
+    def __init__(
+        self,
+        address: Address,
+        run: str,
+        index: int,
+        wait_secs: float,
+        identity: Identity | None,
+        process: str = "",
+    ) -> None:
         self._address = address
         self._wait_secs = wait_secs
-        process = secrets.token_hex(8)
+        process = process or secrets.token_hex(8)
         self._caller = pb.DriverCall(run=run, version=psfleet.__version__, index=index, process=process)
         self._channel = channel(address.control, "worker", identity)
         self._stub = driver_control_pb2_grpc.DriverControlStub(self._channel)
 
-    def join(self) -> None:
-        """Waits for the driver, and gives the first sign of life."""
-        self._call(lambda: self._stub.Beat(self._caller, timeout=self._wait_secs, wait_for_ready=True))
+    def join(self) -> int | None:
+        """Waits for the driver, and gives the first sign of life; returns as `beat`."""
+        return self._beat(timeout=self._wait_secs, wait_for_ready=True)
 
     def beat(self) -> int | None:
-        """Gives a sign of life; the exit code with which this process ends if nothing is left to do, or None."""
-        reply = self._call(lambda: self._stub.Beat(self._caller, timeout=BEAT_SECS))
-        return int(reply.exit_code) if reply.over else None
+        """Gives a sign of life.
+
+        Returns:
+            The exit code with which this process ends if nothing is left to do, or None. The driver does not wait for
+            another call of a process that has got one.
+        """
+        return self._beat(timeout=BEAT_SECS)
 
     def fetch(self, name: str, path: Path) -> None:
         """Copies a file of the driver; raises `StorageError` if it cannot be written here."""
@@ -86,10 +99,19 @@ class DriverClient:
         )
         self._call(lambda: self._stub.Fail(request, timeout=BEAT_SECS))
 
+    def end(self, exit_code: int) -> None:
+        """Says that the process has ended without having said why."""
+        request = pb.FailRequest(caller=self._caller, exit_code=exit_code)
+        self._call(lambda: self._stub.Fail(request, timeout=BEAT_SECS))
+
     def relay(self) -> CallRelay:
         """What serves the storage of the driver's study here."""
         metadata = ((INDEX_KEY, str(self._caller.index)), (PROCESS_KEY, self._caller.process))
         return CallRelay(STUDY_STORAGE, self._channel, self._wait_secs, metadata=metadata)
+
+    def _beat(self, **how: Any) -> int | None:
+        reply = self._call(lambda: self._stub.Beat(self._caller, **how))
+        return int(reply.exit_code) if reply.over else None
 
     def _call(self, make: Callable[[], Any]) -> Any:
         try:

@@ -81,7 +81,7 @@ class DriverControlServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Fail(self, request, context):
-        """Says why the process ends.
+        """Says why the process ends, or that it has ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

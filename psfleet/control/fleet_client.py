@@ -41,6 +41,7 @@ class FleetClient:
     Args of the constructor:
         loaders: Of the loaders, and of those that `psfleet scale` can add.
         num_loaders: Number of those that the run has begun with; None: all.
+        role: In the certificates of the ps.
     """
 
     def __init__(
@@ -50,8 +51,9 @@ class FleetClient:
         identity: Identity | None = None,
         loaders: Sequence[Address] = (),
         num_loaders: int | None = None,
+        role: str = "ps",
     ) -> None:
-        self.ps = [PsClient(address, run, identity) for address in addresses]
+        self.ps = [PsClient(address, run, identity, role) for address in addresses]
         self._loaders = [PsClient(address, run, identity, "loader") for address in loaders]
         self._num_loaders = len(loaders) if num_loaders is None else num_loaders
         # By loader that was not reached when it was asked last: since when.
@@ -118,13 +120,13 @@ class FleetClient:
         """
         return self._loaders[index].describe(LOADERS_SECS).process
 
-    def report_passes(self, loader: int, passes: Sequence[pb.Pass]) -> None:
-        """Sends a loader the passes that this worker has read.
+    def report_passes(self, loader: int, passes: Sequence[pb.Pass], step: int) -> None:
+        """Sends a loader the passes that this worker has read, at least up to a step.
 
         Raises:
             PsfleetError: It does not answer, or refuses.
         """
-        self._loaders[loader].heartbeat(pb.HeartbeatRequest(passes=passes), LOADERS_SECS)
+        self._loaders[loader].heartbeat(pb.HeartbeatRequest(passes=passes, step=step), LOADERS_SECS)
 
     def release_loaders(self, outcome: pb.Outcome) -> None:
         """Ends the loaders. One on loopback that cannot be reached is left to its launcher; one that is away for

@@ -114,7 +114,26 @@ class _Health(health.HealthServicer):
         """See `grpc.health.v1`; gRPC gives a function that sends a reply, too."""
         if self._watchers is not None:
             self._watchers.add(context)
-        return super().Watch(request, context, *callback)
+        return super().Watch(request, _Stream(context), *callback)
+
+
+class _Stream:
+    """The call of a stream of health, as far as `HealthServicer` needs it; its end is handled on a thread of its own.
+
+    gRPC calls back on the one thread that serves. `HealthServicer` would wait there for the lock that it holds while
+    that thread is to send the first reply of another stream, and the server would never answer again.
+    """
+
+    def __init__(self, context: grpc.ServicerContext) -> None:
+        self._context = context
+
+    def add_callback(self, callback: Callable[[], None]) -> bool:
+        """See `grpc.RpcContext`."""
+        ended = threading.Thread(target=callback, name="health-stream", daemon=True)
+        if not self._context.add_callback(ended.start):
+            # It has ended already.
+            ended.start()
+        return True
 
 
 def _end_health(checks: health.HealthServicer, stopping: threading.Event) -> None:

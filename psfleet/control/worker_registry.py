@@ -6,7 +6,7 @@ import re
 import threading
 from dataclasses import dataclass
 
-from psfleet.errors import ReplacedError
+from psfleet.errors import PERMANENT_CODES, ReplacedError
 
 
 def is_process(text: str) -> bool:
@@ -16,11 +16,16 @@ def is_process(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a process ends, as it says itself."""
+    """Why a process ends, as it says itself; without a message it has ended without having said so."""
 
     exit_code: int
     message: str
     details: str
+
+    @property
+    def is_final(self) -> bool:
+        """Whether no other process follows."""
+        return self.exit_code in PERMANENT_CODES and self.message != ""
 
 
 @dataclass(frozen=True)
@@ -85,10 +90,10 @@ class WorkerRegistry:
             self._require(index, process)
 
     def fail(self, index: int, process: str, failure: Failure) -> None:
-        """Notes why a process ends; raises as `require`."""
+        """Notes why a process ends, unless it has said so before; raises as `require`."""
         with self._lock:
             self._require(index, process)
-            self._failures[process] = failure
+            self._failures.setdefault(process, failure)
 
     def joined(self, index: int) -> Joined | None:
         """The process that a worker is; None: none has joined, or it was removed."""
@@ -113,14 +118,23 @@ class WorkerRegistry:
         with self._lock:
             self._released.add(process)
 
+    def are_there(self) -> bool:
+        """Whether no other process of any worker is expected to join."""
+        with self._lock:
+            awaited = {None, *self._failures} - self._ended()
+            return awaited.isdisjoint(None if each is None else each.process for each in self._joined)
+
     def are_released(self) -> bool:
-        """Whether all workers are there and know that nothing is left to do, or have failed.
+        """Whether all workers are there and know that nothing is left to do, or are not started again.
 
         After a restart of the driver, those that have not joined yet wait for it, too.
         """
         with self._lock:
             processes = {None if each is None else each.process for each in self._joined}
-            return processes <= self._released | self._failures.keys()
+            return processes <= self._released | self._ended()
+
+    def _ended(self) -> set[str]:
+        return {process for process, failure in self._failures.items() if failure.is_final}
 
     def _check(self, index: int) -> None:
         if not 0 <= index < self.size:

@@ -29,6 +29,8 @@ logger = logging.getLogger("psfleet.driver")
 
 RELEASE_SECS = 5.0
 """How long a driver whose work is done waits for its workers to hear of it."""
+JOIN_SECS = 30.0
+"""How long it waits if some are not there: a worker that starts joins once it has imported TensorFlow."""
 STORAGE_SECS = 60.0
 """Deadline of a call of a study's storage."""
 
@@ -61,7 +63,7 @@ class ContainerWorker:
         return bool(self._process)
 
     def exit_code(self) -> int | None:
-        """See `Worker`. That of a process that has not said why it ends is not known: it counts as killed."""
+        """See `Worker`. That of a process whose container has ended is not known: it counts as killed."""
         if not self.is_there():
             return None
         failure = self._registry.failure(self._process)
@@ -72,13 +74,14 @@ class ContainerWorker:
     def failure(self) -> dict[str, Any] | None:
         """See `Worker`."""
         failure = self._registry.failure(self._process)
-        return None if failure is None else vars(failure)
+        return vars(failure) if failure is not None and failure.message else None
 
     def cause_of_end(self) -> str:
         """See `Worker`."""
         failure = self._registry.failure(self._process)
         if failure is not None:
-            return f"{failure.message} (exit code {failure.exit_code})"
+            code = errors.cause_of_end(failure.exit_code)
+            return f"{failure.message} ({code})" if failure.message else code or "it ended"
         return "it was given up" if self._was_killed else "another process has taken its place"
 
     def newest_sign(self) -> object:
@@ -151,8 +154,13 @@ def container_workers(
 
 
 def _release(servicer: DriverServicer, registry: WorkerRegistry, exit_code: int) -> None:
-    """Lets the workers end, and waits until they know."""
+    """Lets the workers end, and waits until they know.
+
+    One that joined after the driver's end would wait for another driver for `deadlines.start_secs`.
+    """
     servicer.exit_code = exit_code
-    pause, until = threading.Event(), time.monotonic() + RELEASE_SECS
-    while not registry.are_released() and time.monotonic() < until:
+    pause, began = threading.Event(), time.monotonic()
+    while not registry.are_released():
+        if time.monotonic() - began > (RELEASE_SECS if registry.are_there() else JOIN_SECS):
+            break
         pause.wait(0.05)

@@ -23,17 +23,20 @@ SHOWN = frozenset({"trial", "worker_lost", "started", "waits", "member_failed", 
 """Events of the driver's log and of the fleet whose messages are shown."""
 
 
-def containers_job(content: Mapping[str, Any], name: str, workers: int) -> Job:
+def containers_job(content: Mapping[str, Any], name: str, workers: int, store: str = "") -> Job:
     """The job of a fleet of a driver, which can do without any of its workers.
 
     Args:
         content: Of the job that describes the containers.
         name: Of the fleet.
+        store: URL in an object store, to which the driver has access; empty: to none.
 
     Raises:
         BadJobError: It is not valid.
     """
     sections = {key: value for key, value in content.items() if key in OF_CONTAINERS}
+    if store:
+        sections["checkpoint"] = {"store": store}
     return parse_job({**sections, "name": name, "fleet": {"workers": 1, "spares": workers}})
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hmac
+import math
+import resource
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +16,10 @@ SCHEME = "Bearer "
 MIN_TOKEN_CHARACTERS = 16
 MAX_CONNECTIONS = 400
 """By default; both servers' stay below the 1024 open files that a process usually may have."""
+OTHER_FILES = 100
+"""Open files of a front beside its connections."""
+BURST_FILES = 500
+"""More of them, while connections beyond the limit are accepted, to be closed."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -36,10 +42,29 @@ def read_access(options: FrontOptions) -> ClientAccess:
     """The conditions that a front is started with.
 
     Raises:
-        UsageError: As of `read_token` and `server_certificate`.
+        UsageError: As of `read_token`, `server_certificate` and `allow_connections`.
     """
+    allow_connections(options.max_connections)
     token = read_token(options.published_at or options.host, Path(options.token_file) if options.token_file else None)
     return ClientAccess(token, server_certificate(options.tls_cert, options.tls_key), options.max_connections)
+
+
+def allow_connections(number: int) -> None:
+    """Raises this process's limit of open files to what the connections of both servers need.
+
+    Raises:
+        UsageError: It may not.
+    """
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (math.inf if each == resource.RLIM_INFINITY else each for each in limits)
+    needed = 2 * number + OTHER_FILES
+    if hard < needed:
+        raise UsageError(
+            f"--max-connections {number} needs {needed} open files of the front, which may have {hard} (ulimit -Hn)"
+        )
+    wanted = min(needed + BURST_FILES, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(wanted), limits[1]))
 
 
 def is_in_clear_text(host: str, access: ClientAccess) -> bool:

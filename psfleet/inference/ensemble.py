@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 from psfleet.inference.batches import Combined, Inputs
 from psfleet.inference.members import Batch, Link, Member, Route
-from psfleet.inference.predictions import Prediction, checked, mean, unfit, version_of, without_rows
+from psfleet.inference.predictions import Prediction, checked, combined, unfit, version_of, without_rows
 from psfleet.inference.tensors import ModelMetadata, QueryError, Status
 
 logger = logging.getLogger("psfleet.front")
@@ -21,6 +21,8 @@ MIN_SILENT_SECS = 3.0
 """For so long, or as long as queries wait, a member may answer nothing that it was sent."""
 GRACE_SECS = 0.05
 """Time that members have at least for a batch which had to wait."""
+LATE_SHARE = 0.4
+"""Of the timeout: a member that has been silent for so long is not asked, if another one answers in its place."""
 
 
 class Ensemble:
@@ -106,24 +108,27 @@ class Ensemble:
         Raises:
             QueryError: No member is ready or answers in time, or all have failed.
         """
-        ready = self._ready()
-        if not ready:
+        if not (ready := self._ready()):
             raise QueryError(Status.UNAVAILABLE, f"no member of {self._name} is ready")
         loop = asyncio.get_running_loop()
-        batch = Batch(self._next(), inputs, loop.create_future())
-        self._batches[batch.number] = batch
         until = max(arrived + self._timeout_secs, loop.time() + GRACE_SECS)
-        timers = [loop.call_at(until, self._expire, batch)]
+        batch = Batch(self._next(), inputs, loop.create_future(), loop.time(), until)
+        self._batches[batch.number] = batch
+        end = loop.call_at(until, self._expire, batch)
         if self.replicas > 1:
-            timers.append(loop.call_later(self._timeout_secs / 2, self._ask_others, batch))
+            self._look_later(batch)
         try:
             self._ask(batch, [self._idlest(ready, model) for model in {self._model(index) for index in ready}])
             await batch.done
         finally:
-            for timer in timers:
-                timer.cancel()
+            end.cancel()
+            if batch.look is not None:
+                batch.look.cancel()
             del self._batches[batch.number]
-        return self._combined(batch.predictions)
+        if not batch.predictions:
+            text = f"no member of {self._name} has answered within {self._timeout_secs:g} s"
+            raise QueryError(Status.UNAVAILABLE, text)
+        return combined(batch.predictions, self._steps())
 
     def reply(self, index: int, link: Link, number: int, prediction: Prediction, now: float) -> None:
         """Takes a reply; that of a member which has been replaced is ignored."""
@@ -188,17 +193,27 @@ class Ensemble:
             self._ask(batch, [self._idlest(others, model)])
         return bool(others)
 
+    def _look_later(self, batch: Batch) -> None:
+        """Has other members asked once half of the time that a batch has left is over."""
+        loop = asyncio.get_running_loop()
+        batch.look = loop.call_later((batch.until - loop.time()) / 2, self._ask_others, batch)
+
     def _ask_others(self, batch: Batch) -> None:
-        """Half of the timeout is over: another member is sent all batches of each that has not answered."""
-        for index in sorted(batch.waits_for):
-            if not self._ask_another(batch, self._model(index)):
+        """Sends a batch to another member of each that has not answered, and if that is late all that it has."""
+        now, waited_for = asyncio.get_running_loop().time(), sorted(batch.waits_for)
+        asked = {model for model in {*map(self._model, waited_for)} if self._ask_another(batch, model)}
+        for index in waited_for:
+            silent_secs = now - self._members[index].silent_since(batch)
+            if self._model(index) not in asked or silent_secs < LATE_SHARE * self._timeout_secs:
                 continue
-            text = "member %d has not answered within %g s, another one is asked"
-            logger.warning(text, index, self._timeout_secs / 2, extra={"event": "member_late", "member": index})
+            text = "member %d has not answered for %.2g s, another one is asked"
+            logger.warning(text, index, silent_secs, extra={"event": "member_late", "member": index})
             self._members[index].is_late = True
             for each in list(self._batches.values()):
                 if index in each.waits_for and each is not batch:
                     self._ask_another(each, self._model(index))
+        if asked:
+            self._look_later(batch)
 
     def _expire(self, batch: Batch) -> None:
         """Answers without the members that have not replied; they are late for all other batches, too."""
@@ -233,18 +248,3 @@ class Ensemble:
             model = self._model(index)
             steps[model] = max(member.step, steps.get(model, member.step))
         return steps
-
-    def _combined(self, predictions: dict[int, Prediction]) -> Combined:
-        found = {model: each for model, each in predictions.items() if not each.error}
-        if not found:
-            errors = [each.error for each in predictions.values()]
-            if errors:
-                raise QueryError(Status.FAILED, errors[0])
-            raise QueryError(
-                Status.UNAVAILABLE, f"no member of {self._name} has answered within {self._timeout_secs:g} s"
-            )
-        # A model that has not answered stands with its newest known step, so that the version keeps its form.
-        steps = self._steps() | {model: each.step for model, each in found.items()}
-        ordered = [found[model].outputs for model in sorted(found)]
-        outputs = [mean(each) for each in zip(*ordered, strict=True)]
-        return Combined(outputs, version_of([step for _, step in sorted(steps.items())]), len(found))

@@ -54,18 +54,45 @@ def parse_query(request: pb.ModelInferRequest) -> Query:
     return Query(request.model_name, request.model_version, request.id, inputs, outputs)
 
 
-def answer_message(answer: Answer, request: pb.ModelInferRequest) -> pb.ModelInferResponse:
-    """An answer; its tensors are raw if those of the query were, or if a datatype has no other form."""
-    datatypes = {name: datatype_of(tensor.dtype) for name, tensor in answer.outputs.items()}
-    is_raw = bool(request.raw_input_contents) or not set(datatypes.values()) <= set(CONTENTS)
-    response = pb.ModelInferResponse(model_name=answer.model, model_version=answer.version, id=request.id)
+def parse_message(message: bytes) -> Query:
+    """As `parse_query`, of a `ModelInferRequest` in its binary form."""
+    return parse_query(pb.ModelInferRequest.FromString(message))
+
+
+def num_read(request: pb.ModelInferRequest) -> int:
+    """The number of bytes whose elements are read one by one."""
+    is_raw = bool(request.raw_input_contents) and all(each.datatype != BYTES for each in request.inputs)
+    return 0 if is_raw else request.ByteSize()
+
+
+def is_raw_answer(answer: Answer, request: pb.ModelInferRequest) -> bool:
+    """Whether an answer has raw tensors: if those of the query were, or if a datatype has no other form."""
+    return bool(request.raw_input_contents) or any(
+        datatype_of(tensor.dtype) not in CONTENTS for tensor in answer.outputs.values()
+    )
+
+
+def answer_bytes(answer: Answer, id_: str, is_raw: bool) -> bytes:
+    """An answer as the binary form of a `ModelInferResponse`.
+
+    Args:
+        id_: Of the query.
+        is_raw: Of the tensors.
+    """
+    return answer_message(answer, id_, is_raw).SerializeToString()
+
+
+def answer_message(answer: Answer, id_: str, is_raw: bool) -> pb.ModelInferResponse:
+    """An answer; arguments as of `answer_bytes`."""
+    response = pb.ModelInferResponse(model_name=answer.model, model_version=answer.version, id=id_)
     response.parameters[MEMBERS].string_param = answer.members
     for name, tensor in answer.outputs.items():
-        output = response.outputs.add(name=name, datatype=datatypes[name], shape=tensor.shape)
+        datatype = datatype_of(tensor.dtype)
+        output = response.outputs.add(name=name, datatype=datatype, shape=tensor.shape)
         if is_raw:
             response.raw_output_contents.append(to_bytes(tensor))
         else:
-            getattr(output.contents, CONTENTS[datatypes[name]]).extend(tensor.ravel().tolist())
+            getattr(output.contents, CONTENTS[datatype]).extend(tensor.ravel().tolist())
     return response
 
 

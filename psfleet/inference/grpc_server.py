@@ -15,8 +15,17 @@ from psfleet.errors import LostPeerError
 from psfleet.inference import open_inference_pb2 as pb
 from psfleet.inference import open_inference_pb2_grpc
 from psfleet.inference.access import ClientAccess, is_allowed
-from psfleet.inference.grpc_messages import answer_message, metadata_message, parse_query
-from psfleet.inference.query import Query
+from psfleet.inference.grpc_messages import (
+    answer_bytes,
+    answer_message,
+    is_raw_answer,
+    metadata_message,
+    num_read,
+    parse_message,
+    parse_query,
+)
+from psfleet.inference.json_process import MAX_READ_BYTES, MAX_WRITTEN_ELEMENTS, JsonProcess, num_listed
+from psfleet.inference.query import Answer, Query
 from psfleet.inference.service import PLATFORM, ModelService
 from psfleet.inference.tensors import QueryError, Status
 
@@ -25,6 +34,11 @@ HEALTH = ("ServerLive", "ServerReady")
 SERVER = "psfleet"
 END_SECS = 5.0
 """Until calls are ended at the end; queries have been answered by then."""
+
+HANDSHAKE_SECS = 10.0
+"""Until a client has finished the handshakes of TLS and HTTP/2."""
+IDLE_SECS = 300.0
+"""Until a connection without calls is closed; clients open another one when they call."""
 
 
 @asynccontextmanager
@@ -38,11 +52,12 @@ async def serving_grpc(service: ModelService, host: str, port: int, access: Clie
         ("grpc.max_receive_message_length", service.max_query_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 0),
+        ("grpc.server_handshake_timeout_ms", int(1000 * HANDSHAKE_SECS)),
+        ("grpc.max_connection_idle_ms", int(1000 * IDLE_SECS)),
         # gRPC closes those beyond it at once.
         ("grpc.max_allowed_incoming_connections", access.max_connections),
     )
     server = grpc.aio.server(options=options, interceptors=(_Guard(access.token),))
-    open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Servicer(service), server)
     at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         if access.certificate is None:
@@ -51,18 +66,21 @@ async def serving_grpc(service: ModelService, host: str, port: int, access: Clie
             server.add_secure_port(at, access.certificate.credentials())
     except RuntimeError as error:
         raise LostPeerError(f"gRPC port {port} of {host} is not available, expected a free port") from error
-    await server.start()
-    try:
-        yield
-    finally:
-        await server.stop(END_SECS)
+    with JsonProcess() as process:
+        open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Servicer(service, process), server)
+        await server.start()
+        try:
+            yield
+        finally:
+            await server.stop(END_SECS)
 
 
 class Servicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer):
     """The methods of the protocol."""
 
-    def __init__(self, service: ModelService) -> None:
+    def __init__(self, service: ModelService, process: JsonProcess) -> None:
         self._service = service
+        self._process = process
 
     async def ServerLive(self, request: pb.ServerLiveRequest, context: Any) -> pb.ServerLiveResponse:
         """Whether the server answers."""
@@ -91,12 +109,20 @@ class Servicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer):
     async def ModelInfer(self, request: pb.ModelInferRequest, context: Any) -> pb.ModelInferResponse:
         """The answer to a query."""
         async with _Aborting(context):
-            _, answer = await self._service.infer(partial(_query, request), "grpc")
-        return answer_message(answer, request)
+            _, answer = await self._service.infer(partial(self._query, request), "grpc")
+            return await self._message(answer, request)
 
+    async def _query(self, request: pb.ModelInferRequest) -> Query:
+        if num_read(request) <= MAX_READ_BYTES:
+            return parse_query(request)
+        query: Query = await self._process.elsewhere(parse_message, request.SerializeToString())
+        return query
 
-async def _query(request: pb.ModelInferRequest) -> Query:
-    return parse_query(request)
+    async def _message(self, answer: Answer, request: pb.ModelInferRequest) -> pb.ModelInferResponse:
+        is_raw = is_raw_answer(answer, request)
+        if num_listed(answer, None if is_raw else ()) <= MAX_WRITTEN_ELEMENTS:
+            return answer_message(answer, request.id, is_raw)
+        return pb.ModelInferResponse.FromString(await self._process.elsewhere(answer_bytes, answer, request.id, is_raw))
 
 
 class _Aborting:

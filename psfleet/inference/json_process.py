@@ -1,6 +1,6 @@
-"""Reads and writes large JSON in a process of its own, so that the event loop of a front does not wait for it.
+"""Reads and writes JSON and other long lists in a process of its own, so that a front's event loop does not wait.
 
-A thread would not do: it holds the interpreter's lock for the whole text. `python -m psfleet.inference.json_process` is
+A thread would not do: it holds the interpreter's lock for the whole list. `python -m psfleet.inference.json_process` is
 that process; it ends with the front, whose pipe it reads. What both send each other is pickled.
 """
 
@@ -12,21 +12,23 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+
 from psfleet.inference.query import Answer, Query
 from psfleet.inference.rest_messages import answer_body, parse_query
-from psfleet.inference.tensors import QueryError, Status
+from psfleet.inference.tensors import BYTES, QueryError, Status
 
 MAX_READ_BYTES = 65_536
-"""Of JSON that the event loop reads itself, in about 5 ms."""
+"""Of JSON, or of elements that are read one by one, that the event loop reads itself, in 5 to 20 ms."""
 MAX_WRITTEN_ELEMENTS = 4096
-"""Of tensors that it writes as JSON itself, in about 5 ms."""
+"""Of tensors that it writes one by one itself, in about 5 ms."""
 CALL_SECS = 60.0
-"""Until the process is killed: 64 MiB take less than 10 s."""
+"""Until the process is killed: 64 MiB take 20 s at most."""
 MAX_DIGITS = 20
 """Of a length that may be one: Python converts a few thousand digits only."""
 
@@ -48,19 +50,24 @@ class JsonProcess:
         """As `parse_query`."""
         is_number = json_length is not None and json_length.isdecimal() and len(json_length) < MAX_DIGITS
         size = int(json_length) if json_length is not None and is_number else len(body)
-        if min(size, len(body)) <= MAX_READ_BYTES:
+        # Elements of BYTES are read one by one in binary form, too; JSON may write the word with escapes.
+        header = body[:size] if size <= MAX_READ_BYTES < len(body) else b""
+        if min(size, len(body)) <= MAX_READ_BYTES and BYTES.encode() not in header and rb"\u" not in header:
             return parse_query(model, version, body, json_length)
-        return await self._elsewhere(parse_query, model, version, body, json_length)
+        return await self.elsewhere(parse_query, model, version, body, json_length)
 
     async def answer_body(self, answer: Answer, query: Query) -> tuple[bytes, int | None]:
         """As `answer_body`."""
-        binary = answer.outputs.keys() if query.binary is None else query.binary
-        written = sum(tensor.size for name, tensor in answer.outputs.items() if name not in binary)
-        if written <= MAX_WRITTEN_ELEMENTS:
+        if num_listed(answer, query.binary) <= MAX_WRITTEN_ELEMENTS:
             return answer_body(answer, query)
-        return await self._elsewhere(answer_body, answer, query)
+        return await self.elsewhere(answer_body, answer, query)
 
-    async def _elsewhere(self, call: Callable[..., Any], *args: object) -> Any:
+    async def elsewhere(self, call: Callable[..., Any], *args: object) -> Any:
+        """Has the process make a call, whose function is one of a module.
+
+        Raises:
+            QueryError: The call has raised it, or the process has ended.
+        """
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._called, call, args)
 
     def _called(self, call: Callable[..., Any], args: tuple[object, ...]) -> Any:
@@ -102,6 +109,19 @@ class JsonProcess:
             self._process.kill()
         self._thread.shutdown(cancel_futures=True)
         self._end()
+
+
+def num_listed(answer: Answer, raw: Collection[str] | None) -> int:
+    """The number of elements that are written one by one.
+
+    Args:
+        raw: Names of the outputs that are written as they are in memory, unless they are BYTES; None: all.
+    """
+    return sum(
+        tensor.size
+        for name, tensor in answer.outputs.items()
+        if tensor.dtype == np.object_ or (raw is not None and name not in raw)
+    )
 
 
 def main() -> None:

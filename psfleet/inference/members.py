@@ -46,6 +46,10 @@ class Member:
     waited_since: float = 0.0
     is_late: bool = False
 
+    def silent_since(self, batch: Batch) -> float:
+        """Since when it has answered nothing, given a batch that it has not answered."""
+        return min(batch.sent, self.waited_since) if self.outstanding else batch.sent
+
 
 @dataclass
 class Batch:
@@ -55,17 +59,23 @@ class Batch:
         number: Its number.
         inputs: `[rows, ...]` each.
         done: Is set when it waits for no member.
+        sent: When it was sent first, on the event loop's clock.
+        until: When it is answered without the members that have not replied, on the same clock.
         asked: Indices of the members that were sent it.
         waits_for: Those of them whose prediction would be used.
         predictions: The first one of each model, by its index.
+        look: Asks other members; None: there are no replicas.
     """
 
     number: int
     inputs: Inputs
     done: asyncio.Future[None]
+    sent: float
+    until: float
     asked: set[int] = field(default_factory=set)
     waits_for: set[int] = field(default_factory=set)
     predictions: dict[int, Prediction] = field(default_factory=dict)
+    look: asyncio.TimerHandle | None = None
 
     @property
     def rows(self) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from psfleet.inference.batches import Combined
 from psfleet.inference.tensors import DATATYPES, ModelMetadata, QueryError, Status, TensorMetadata
 
 
@@ -67,6 +68,25 @@ def checked(prediction: Prediction, rows: int) -> Prediction:
     if wrong and not prediction.error:
         return Prediction(prediction.step, (), f"the model gives an output of shape {wrong[0]} for {rows} rows")
     return prediction
+
+
+def combined(predictions: Mapping[int, Prediction], steps: Mapping[int, int]) -> Combined:
+    """The mean of the predictions of all models that have one.
+
+    Args:
+        predictions: By the index of the model; one at least.
+        steps: The newest known step of each model. One without a prediction stands with it, so that the version keeps
+            its form.
+
+    Raises:
+        QueryError: All have failed, or their outputs differ in shape.
+    """
+    found = {model: each for model, each in sorted(predictions.items()) if not each.error}
+    if not found:
+        raise QueryError(Status.FAILED, next(iter(predictions.values())).error)
+    versions = {**steps, **{model: each.step for model, each in found.items()}}
+    outputs = [mean(each) for each in zip(*(each.outputs for each in found.values()), strict=True)]
+    return Combined(outputs, version_of([step for _, step in sorted(versions.items())]), len(found))
 
 
 def without_rows(tensor: TensorMetadata) -> np.ndarray:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from psfleet import __version__
 from psfleet.errors import LostPeerError
@@ -25,6 +28,13 @@ SERVER = "psfleet"
 END_SECS = 5.0
 """Until connections are closed at the end; queries have been answered by then."""
 
+IDLE_SECS = 75.0
+"""Until a connection is closed on which no request, or only a part of its head, has arrived."""
+BODY_SECS = 120.0
+"""Until the body of a query has arrived."""
+
+logger = logging.getLogger("psfleet.front.rest")
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -37,7 +47,14 @@ async def serving_rest(service: ModelService, host: str, port: int, access: Clie
     """
     with JsonProcess() as json_process:
         app = application(service, access.token, json_process)
-        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=END_SECS)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=END_SECS,
+            keepalive_timeout=IDLE_SECS,
+            logger=logger,
+        )
         await runner.setup()
         try:
             await LimitedSite(runner, host, port, access).start()
@@ -70,6 +87,8 @@ def application(service: ModelService, token: str, json_process: JsonProcess) ->
         except web.RequestPayloadError as error:
             reason = str(error).rpartition("\n")[2].strip()
             return _error(Status.INVALID.http, f"the body cannot be read: {reason}")
+        except ConnectionError:
+            return _error(Status.INVALID.http, "the connection was lost before the body has arrived")
         except web.HTTPException as error:
             found = _error(error.status, f"{request.method} {request.path}: {error.reason}")
             if "Allow" in error.headers:
@@ -125,13 +144,26 @@ class _Handlers:
         """The answer to a query."""
         model, version = _model(request)
         self._service.require_model(model)
-        body = await request.read()
+        try:
+            async with asyncio.timeout(BODY_SECS):
+                body = await request.read()
+        except TimeoutError:
+            return _error(408, f"the body has not arrived within {BODY_SECS:g} s")
         parse = partial(self._json.query, model, version, body, request.headers.get(JSON_LENGTH))
         query, answer = await self._service.infer(parse, "rest")
         content, length = await self._json.answer_body(answer, query)
         if length is None:
             return web.Response(body=content, content_type="application/json")
         return web.Response(body=content, content_type="application/octet-stream", headers={JSON_LENGTH: str(length)})
+
+
+def _is_of_front(record: logging.LogRecord) -> bool:
+    """Whether a record is no error of a client, of which anyone can cause as many as the disk has room for."""
+    error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+    return not isinstance(error, HttpProcessingError)
+
+
+logger.addFilter(_is_of_front)
 
 
 def _model(request: web.Request) -> tuple[str, str]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
 from psfleet.errors import UsageError
+
+logger = logging.getLogger("psfleet.front")
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,7 @@ class ServerCertificate:
     key: Path
 
     def context(self) -> ssl.SSLContext:
-        """For servers of asyncio.
+        """With the files as they are now.
 
         Raises:
             UsageError: A file cannot be read, or they do not belong together.
@@ -41,9 +45,81 @@ class ServerCertificate:
             ) from error
         return context
 
+    def serving_context(self) -> ssl.SSLContext:
+        """For a server of asyncio, whose new connections have the files as they are then; raises as `context`."""
+        changes = _Changes(self)
+        first = newest = self.context()
+
+        def choose(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+            nonlocal newest
+            if (found := changes.taken()) is not None:
+                newest = found.context
+            connection.context = newest
+
+        # It is called for each connection, with a name or without.
+        first.sni_callback = choose
+        return first
+
     def credentials(self) -> grpc.ServerCredentials:
-        """For servers of gRPC."""
-        return grpc.ssl_server_credentials([(self.key.read_bytes(), self.chain.read_bytes())])
+        """For a server of gRPC, whose new connections have the files as they are then; raises as `context`."""
+        changes = _Changes(self)
+
+        def fetch() -> grpc.ServerCertificateConfiguration | None:
+            found = changes.taken()
+            return None if found is None else found.configuration
+
+        return grpc.dynamic_ssl_server_credentials(self._read().configuration, fetch)
+
+    def _read(self) -> _Content:
+        """Both files; raises as `context`."""
+        context = self.context()
+        try:
+            pair = (self.key.read_bytes(), self.chain.read_bytes())
+        except OSError as error:
+            raise UsageError(f"{error.filename}: {error.strerror or error}, expected a file in PEM") from error
+        return _Content(context, grpc.ssl_server_certificate_configuration([pair]))
+
+    def _state(self) -> tuple[tuple[int, int, int], ...]:
+        """Changes when a file is replaced or written."""
+        found = (file.stat() for file in (self.chain, self.key))
+        return tuple((each.st_ino, each.st_mtime_ns, each.st_size) for each in found)
+
+
+@dataclass(frozen=True)
+class _Content:
+    """The content of both files for both servers."""
+
+    context: ssl.SSLContext
+    configuration: grpc.ServerCertificateConfiguration
+
+
+class _Changes:
+    """Finds that the files of a certificate have changed. Thread-safe."""
+
+    def __init__(self, files: ServerCertificate) -> None:
+        self._files = files
+        self._lock = threading.Lock()
+        self._state = files._state()
+
+    def taken(self) -> _Content | None:
+        """The content of the files if it is new and was not taken yet. One that is not valid is logged, and not used.
+
+        The second file may be replaced later than the first one: until then they do not belong together.
+        """
+        with self._lock:
+            try:
+                state = self._files._state()
+                if state == self._state:
+                    return None
+                self._state = state
+                found = self._files._read()
+                if self._files._state() != state:
+                    return None
+            except (OSError, UsageError) as error:
+                logger.warning("the certificate was not replaced: %s", error)
+                return None
+        logger.info("new connections have the certificate that was replaced", extra={"event": "certificate"})
+        return found
 
 
 def server_certificate(chain: str | None, key: str | None) -> ServerCertificate | None:

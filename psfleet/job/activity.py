@@ -23,7 +23,8 @@ class Activity(Access):
         worker: The module that each of the other containers runs.
         driver_variables: Environment of the driver, beside that of every container.
         worker_variables: Environment of each worker, beside that of every container and the driver's address.
-        model_folder: The folder of the model, on this machine (docker compose); empty: it is not there.
+        model_folder: The folder of the model, on this machine, which only docker compose can mount; empty: it is not
+            there.
         model_fleet: The fleet whose results are the folder of the model; empty: none.
         service: What a service consists of; None: it is something else.
     """

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from psfleet.job.fields import PositiveInt, Section
-from psfleet.job.sections import Fleet
+from psfleet.job.fleet import Fleet
 
 
 class Input(Section):

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError, ValidationInfo, field_validator, model_validator
 
 from psfleet.errors import BadJobError, UsageError
+from psfleet.job.fleet import require_colocated
 from psfleet.job.gpus import require_towers, require_workers
 from psfleet.job.input import require_loaders
 from psfleet.job.job_fields import NAME_PATTERN, JobFields
@@ -40,6 +41,7 @@ class Job(JobFields):
     def _consistent(self) -> Job:
         require_optimizers(self.optimizer, self.optimizers, self.train.alternate, self.update.mode)
         require_parts(self.fleet, self.update.quorum, self.device.replicas)
+        require_colocated(self.fleet, self.update.is_in_graph)
         require_update(self.update, self.fleet.replicas)
         if self.update.is_in_graph:
             require_in_graph(self.update, self.quorum, self.fleet.replicas, self.fleet.max_workers)

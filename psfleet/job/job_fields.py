@@ -12,12 +12,13 @@ from pydantic import Field
 from psfleet.job.callback import CallbackEntry
 from psfleet.job.container import Container
 from psfleet.job.fields import Options, Section
+from psfleet.job.fleet import Fleet
 from psfleet.job.input import Input
 from psfleet.job.kubernetes import Kubernetes
 from psfleet.job.losses import LossName
 from psfleet.job.monitored import Monitored
 from psfleet.job.optimizer import AnyOptimizer, Optimizer, Schedule
-from psfleet.job.sections import Checkpoint, Deadlines, Device, Evaluate, Fleet, Summaries, Train
+from psfleet.job.sections import Checkpoint, Deadlines, Device, Evaluate, Summaries, Train
 from psfleet.job.tables import Tables
 from psfleet.job.update import Update
 
@@ -113,9 +114,9 @@ class JobFields(Section):
     def least_workers(self) -> int:
         """The smallest number of workers and spares that can make a step, whichever they are.
 
-        Each of the others can belong to another replica, which makes no step without it.
+        Each of the others can belong to another replica, which makes no step without it, or be a ps, too.
         """
-        if self.update.is_in_graph:
+        if self.update.is_in_graph or self.fleet.colocate:
             return self.fleet.processes
         least_replicas = self.quorum if self.update.has_quorum else 1
         return self.fleet.processes - (self.fleet.replicas - least_replicas)
@@ -123,7 +124,7 @@ class JobFields(Section):
     @property
     def most_workers(self) -> int:
         """The largest number of workers and spares of a running fleet."""
-        is_fixed = self.update.is_in_graph or self.fleet.parts > 1
+        is_fixed = self.update.is_in_graph or self.fleet.parts > 1 or self.fleet.colocate
         return self.fleet.processes if is_fixed else self.fleet.worker_limit
 
     @property

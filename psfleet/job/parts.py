@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psfleet.job.sections import Fleet
+from psfleet.job.fleet import Fleet
 
 
 def require_parts(fleet: Fleet, quorum: int | None, towers: int | str) -> None:

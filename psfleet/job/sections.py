@@ -7,84 +7,9 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, model_validator
 
 from psfleet.job import store_url
-from psfleet.job.fields import NonNegativeInt, Positive, PositiveInt, Real, Section, split_address
+from psfleet.job.fields import NonNegativeInt, Positive, PositiveInt, Real, Section
 from psfleet.job.gpus import Replicas, VisibleGpus
 from psfleet.job.monitored import Best, Stop
-
-
-class Fleet(Section):
-    """Number of processes of each role."""
-
-    ps: PositiveInt = Field(1, description="Number of parameter servers; each holds an equal shard of the model.")
-    workers: PositiveInt = Field(1, description="Number of workers; worker 0 is the chief.")
-    parts: PositiveInt = Field(
-        1,
-        description="Number of workers of each replica, a divisor of `workers`: a program assigns its layers to them "
-        "by `psfleet.part`; see [above](#model-parallelism). Not with spares, tables "
-        "or `device.replicas`.",
-    )
-    spares: NonNegativeInt = Field(
-        0, description="Backup workers in addition to `workers`: a step need not wait for the slowest."
-    )
-    max_workers: PositiveInt | None = Field(
-        None,
-        description="Maximum number of workers and spares when a running fleet is scaled; null: twice their sum, or "
-        "with `update.replication: in_graph` or with `parts` above 1 their sum.",
-    )
-    ps_addresses: list[str] | None = Field(
-        None,
-        description="`host:port` of running parameter servers (their control port is port + 1), which the launcher "
-        "neither starts nor stops; null: the launcher starts `ps` parameter servers.",
-    )
-    max_restarts: NonNegativeInt = Field(
-        10, description="Maximum number of restarts of one process that was killed or lost its peers."
-    )
-
-    @property
-    def processes(self) -> int:
-        """Number of workers and spares."""
-        return self.workers + self.spares
-
-    @property
-    def regular_replicas(self) -> int:
-        """Number of replicas that are no spares."""
-        return self.workers // self.parts
-
-    @property
-    def replicas(self) -> int:
-        """Number of replicas: of workers and spares, if each replica is one of them."""
-        return self.regular_replicas + self.spares
-
-    def tasks_of(self, replica: int) -> range:
-        """The workers of a replica, in the order of its parts; none for a worker that was added to a running fleet."""
-        return range(replica, self.processes, self.replicas)
-
-    @property
-    def worker_limit(self) -> int:
-        """Maximum number of worker indices."""
-        return self.max_workers or 2 * self.processes
-
-    def role(self, index: int) -> str:
-        """Role of the worker with an index: chief, worker or spare."""
-        if index == 0:
-            return "chief"
-        return "worker" if index < self.workers else "spare"
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Fleet:
-        if self.max_workers is not None and self.max_workers < self.processes:
-            raise ValueError(
-                f"max_workers is {self.max_workers}, expected at least workers + spares = {self.processes}"
-            )
-        if self.ps_addresses is not None:
-            if len(self.ps_addresses) != self.ps:
-                raise ValueError(
-                    f"ps_addresses has {len(self.ps_addresses)} entries, expected as many as ps = {self.ps}"
-                )
-            for address in self.ps_addresses:
-                if split_address(address) is None:
-                    raise ValueError(f"ps_addresses has {address!r}, expected host:port with port below 65535")
-        return self
 
 
 class Train(Section):

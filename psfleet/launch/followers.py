@@ -74,15 +74,21 @@ def starting(platform: Platform, name: str, timeout_secs: float) -> Iterator[Non
 
 @contextmanager
 def _lock_file(platform: Platform, name: str, purpose: str) -> Iterator[IO[str] | None]:
-    """An open file of a fleet; None where this user has no folder for it, as in some pods."""
+    """An open file of a fleet; None where this user has no folder for it, as in some pods, or none that has locks."""
     place = hashlib.sha256(platform.location.encode()).hexdigest()[:16]
     file = None
     try:
         folder = settings.state_folder() / FOLDER
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        file = (folder / f"{name}-{place}.{purpose}").open("w")
+        # NFS gives shares of a lock to readers only, and all of it to writers only.
+        file = (folder / f"{name}-{place}.{purpose}").open("a+")
+        if try_lock(file, fcntl.LOCK_SH):
+            fcntl.flock(file, fcntl.LOCK_UN)
     except (OSError, RuntimeError) as error:
         # RuntimeError: the user has no home.
         logger.debug("other commands on fleet %s are not noticed: %s", name, error)
+        if file is not None:
+            file.close()
+            file = None
     with file or nullcontext():
         yield file

@@ -21,6 +21,7 @@ def scale(platform: Platform, name: str, workers: int) -> None:
     least, most = job.fleet.processes if has_parts else job.least_workers, job.most_workers
     if not least <= workers <= most:
         limit = "the workers of its graphs" if has_parts or job.update.is_in_graph else "fleet.max_workers"
+        limit = "the workers, each of which is a ps" if job.fleet.colocate else limit
         raise UsageError(f"--workers {workers}: expected {least} to {most}, the least that make a step and {limit}")
     platform.scale(job, workers)
 

@@ -73,6 +73,8 @@ def task_of(job: Job, wanted: Wanted, config: TfConfig | None) -> HostTask:
     index = _agreed("--index", wanted.index, known.index)
     if role not in ROLES:
         raise UsageError(f"--role is {role!r}, expected ps or worker")
+    if role == "ps" and job.fleet.colocate:
+        raise UsageError("--role is 'ps', expected worker with fleet.colocate: each worker is a ps, too")
     limit = len(ps) if role == "ps" else job.most_workers
     if not 0 <= index < limit:
         raise UsageError(f"{role} {index}: expected an index from 0 to {limit - 1}")
@@ -140,10 +142,10 @@ def _ps(job: Job, wanted: Wanted, known: TfConfig) -> tuple[Address, ...]:
 
 def _address(job: Job, wanted: Wanted, known: TfConfig, role: str, index: int, ps: tuple[Address, ...]) -> Address:
     """The own address: of a ps its entry, of a worker that of the command line or TF_CONFIG, or a found one."""
-    if role == "ps":
+    if role == "ps" or job.fleet.colocate:
         if wanted.address is not None:
             raise UsageError(
-                "--address: the address of a ps is its entry of --ps, expected --address only for a worker"
+                "--address: the address of a ps is its entry of --ps, expected --address only for a worker that is none"
             )
         return ps[index]
     if wanted.address is not None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from psfleet.control.credentials import read_identity
 from psfleet.driver.containers import ContainerWorker, container_workers
-from psfleet.errors import BadJobError, UsageError
+from psfleet.errors import BadJobError, PermanentError, UsageError
 from psfleet.job.prediction_files import REQUEST, is_name_of_share
+from psfleet.job.prediction_order import PredictionOrder
 from psfleet.predictions import files, folders
 from psfleet.predictions.driver import drive, require_callable, summary
+from psfleet.predictions.model_files import on_disk
 from psfleet.predictions.source import Source, find
 from psfleet.service.process import Service, Stop, run_service
 from psfleet.service.settings import Settings
@@ -32,30 +34,43 @@ def serve(settings: Settings, stop: Stop) -> int:
     order = settings.prediction
     if order is None:
         raise BadJobError("PSFLEET_PREDICTION is missing, expected what to predict as JSON")
-    if Path(order.out).name != order.out:
-        raise UsageError(f"--out {order.out}: expected the name of a file, without a folder")
-    require_callable(order.data)
-    out = settings.out / order.out
-    files.require_format(out)
-    source = find(order.source, order.step, order.best)
-    began = time.monotonic()
+    try:
+        source = _checked(order)
+    except PermanentError:
+        # The workers end with the same exit code.
+        with _workers(settings, {}, settings.out, order.workers):
+            raise
+    out, began = settings.out / order.out, time.monotonic()
 
     def check() -> None:
         if stop.event.is_set():
             raise stop.error()
 
     with folders.kept(out, source.request_of_containers(order.data, order.workers)) as (folder, request):
-        recruited = _workers(settings, source, folder, order.workers)
+        readable = {REQUEST: folder / REQUEST, **on_disk(source.files(), folder, check)}
+        recruited = _workers(settings, readable, folder, order.workers)
         shares = drive(request, source.job.deadlines, folder, out, recruited, _log_loss, check)
     logger.info("%s", summary(shares, source, order.workers, time.monotonic() - began), extra={"event": "done"})
     return 0
 
 
+def _checked(order: PredictionOrder) -> Source:
+    """The model of an order.
+
+    Raises:
+        PermanentError: It can never be predicted here.
+    """
+    if Path(order.out).name != order.out:
+        raise UsageError(f"--out {order.out}: expected the name of a file, without a folder")
+    require_callable(order.data)
+    files.require_format(Path(order.out), "container.worker_image with it")
+    return find(order.source, order.step, order.best)
+
+
 def _workers(
-    settings: Settings, source: Source, folder: Path, number: int
+    settings: Settings, readable: Mapping[str, Path], folder: Path, number: int
 ) -> AbstractContextManager[Sequence[ContainerWorker]]:
     """Containers that read the request and the model, and write their shares."""
-    readable = {REQUEST: folder / REQUEST, **source.files()}
 
     def writable(index: int, name: str) -> Path | None:
         return folder / name if is_name_of_share(index, name) else None

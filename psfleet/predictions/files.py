@@ -29,11 +29,15 @@ def require_name(out: Path) -> None:
         raise UsageError(f"--out {out}: expected a file in a folder that exists")
 
 
-def require_format(out: Path) -> None:
-    """As `require_name`; also if this process cannot write the format."""
+def require_format(out: Path, otherwise: str = "pip install 'psfleet[parquet]'") -> None:
+    """As `require_name`; also if this process cannot write the format.
+
+    Args:
+        otherwise: What installs the package, for the message.
+    """
     require_name(out)
     if out.suffix == PARQUET and find_spec("pyarrow") is None:
-        raise UsageError(f"--out {out}: pyarrow is not installed, expected pip install 'psfleet[parquet]', or {NPZ}")
+        raise UsageError(f"--out {out}: pyarrow is not installed, expected {otherwise}, or {NPZ}")
 
 
 def complete_share(folder: Path, index: int, attempt: str) -> Share | None:

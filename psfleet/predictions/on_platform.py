@@ -58,7 +58,7 @@ def predict_on(
     """
     order = _order(model, data, out, workers)
     name = fleet_name(model)
-    job = containers_job(model.job, name, workers)
+    job = containers_job(model.job, name, workers, model.url)
     request = Request(job, model.home / "job.yaml", activity=_activity(model, order))
     summaries: list[str] = []
 
@@ -78,7 +78,7 @@ def predict_on(
 def _order(model: PlatformModel, data: str, out: Path, workers: int) -> PredictionOrder:
     # The name does not depend on that of the copy, so that another command can attach to the fleet.
     return PredictionOrder(
-        source=container.MODEL,
+        source=model.url or container.MODEL,
         step=model.step,
         best=model.best,
         data=data,

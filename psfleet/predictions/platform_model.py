@@ -1,9 +1,9 @@
-"""The trained model of a prediction in containers: of a fleet of the platform, or of this machine."""
+"""The trained model of a prediction in containers: of a fleet of the platform, of this machine, or in a store."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ class PlatformModel:
         workers: Of the job's or the study's fleet.
         folder: The folder of the model on this machine; empty: it is not there.
         fleet: The fleet whose results have the model; empty: none.
+        url: Of the model in an object store; empty: it is in none.
         step, best: As of `source.find`, which the driver calls; the folder of one checkpoint needs neither.
     """
 
@@ -37,6 +38,7 @@ class PlatformModel:
     workers: int
     folder: str = ""
     fleet: str = ""
+    url: str = ""
     step: int | None = None
     best: bool = False
 
@@ -45,8 +47,8 @@ def find_model(platform: Platform, text: str, step: int | None, best: bool) -> P
     """The model that an argument of `psfleet predict --on` names.
 
     Args:
-        text: A job or study file, for the results of its fleet on the platform; a study whose fleet has none may be
-            one of this machine. Or a run folder, or a checkpoint.
+        text: A job or study file, for the results of its fleet on the platform, or the store of the job; a study whose
+            fleet has none may be one of this machine. Or a run folder, a checkpoint, or the URL of a store.
         step, best: As of `source.find`.
 
     Raises:
@@ -54,26 +56,23 @@ def find_model(platform: Platform, text: str, step: int | None, best: bool) -> P
         NoCheckpointError: There is no checkpoint, or none is valid.
     """
     location = parse(text)
-    if not isinstance(location, Path):
-        raise _is_store(text)
-    if location.is_file() and location.suffix in (".yaml", ".yml"):
+    if isinstance(location, Path) and location.is_file() and location.suffix in (".yaml", ".yml"):
         content = read_mapping(location, "job file", path_loader(location.resolve().parent))
         if "space" in content and "program" not in content:
             return _of_study(platform, location, step, best)
         return _of_fleet(platform, location, parse_job(content, text), step, best)
-    return _of_this_machine(text, step, best)
+    return _of_run(text, step, best)
 
 
 def _of_fleet(platform: Platform, path: Path, job: Job, step: int | None, best: bool) -> PlatformModel:
+    content, home, workers = job.model_dump(mode="json"), path.resolve().parent, job.fleet.workers
     if job.checkpoint.store is not None:
-        raise _is_store(f"checkpoint.store of {path}")
+        return PlatformModel(job.name, content, home, workers, url=job.checkpoint.store, step=step, best=best)
     if not platform.has_results(job.name):
         raise UsageError(
             f"{path}: fleet {job.name} has no results on this platform, expected those of psfleet up, or a run folder"
         )
-    content = job.model_dump(mode="json")
-    home = path.resolve().parent
-    return PlatformModel(job.name, content, home, job.fleet.workers, fleet=job.name, step=step, best=best)
+    return PlatformModel(job.name, content, home, workers, fleet=job.name, step=step, best=best)
 
 
 def _of_study(platform: Platform, path: Path, step: int | None, best: bool) -> PlatformModel:
@@ -92,26 +91,19 @@ def _of_study(platform: Platform, path: Path, step: int | None, best: bool) -> P
     return PlatformModel(name, content, loaded.folder, workers, folder=str(folder))
 
 
-def _of_this_machine(text: str, step: int | None, best: bool) -> PlatformModel:
+def _of_run(text: str, step: int | None, best: bool) -> PlatformModel:
     """The checkpoint that is found now: what a run writes later does not change it."""
     found = find(text, step, best)
     if found.checkpoint is None:
         raise UsageError(f"{text} is the folder of a study, expected its study file, whose job has the program")
-    folder = found.checkpoint.folder
-    if not isinstance(folder, Path):
-        raise _is_store(str(folder))
     if found.job.container.program == "mount" and not found.folder.is_dir():
         raise UsageError(
             f"{text}: the folder of its program, {found.folder}, is not on this machine, expected the job file of a "
             "run whose results are on the platform"
         )
     home = found.folder if found.folder.is_dir() else Path.cwd()
-    content = found.job.model_dump(mode="json")
-    return PlatformModel(found.job.name, content, home, found.job.fleet.workers, folder=str(folder.absolute()))
-
-
-def _is_store(what: str) -> UsageError:
-    return UsageError(
-        f"{what} is in an object store, from which containers do not predict: expected predictions on this machine, "
-        "without --on"
-    )
+    content, folder = found.job.model_dump(mode="json"), found.checkpoint.folder
+    model = PlatformModel(found.job.name, content, home, found.job.fleet.workers)
+    if isinstance(folder, Path):
+        return replace(model, folder=str(folder.absolute()))
+    return replace(model, url=str(folder))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from psfleet.checkpoint import versions
-from psfleet.checkpoint.location import parse
+from psfleet.checkpoint.location import Folder, parse
 from psfleet.checkpoint.manifest import MANIFEST, Checkpoint
 from psfleet.checkpoint.recorded_program import recorded_program
 from psfleet.errors import UsageError
@@ -53,22 +52,18 @@ class Source:
         )
 
     def request_of_containers(self, data: str, workers: int) -> Request:
-        """What containers predict: they fetch `files`, but read a store themselves, and have the program."""
+        """What containers predict: they fetch `files`, and have the program."""
         names = {"weights": WEIGHTS} if self.weights is not None else {"checkpoint": CHECKPOINT}
         job = self.job.model_copy(update={"program": self.program})
-        changes: dict[str, Any] = {"job": job.model_dump_json(), "digest": self._digest()}
-        if files := self.files():
-            changes |= {"files": tuple(files), **names}
+        changes = {"job": job.model_dump_json(), "digest": self._digest(), "files": tuple(self.files()), **names}
         return self.request(data, workers).model_copy(update=changes)
 
-    def files(self) -> dict[str, Path]:
-        """The files of the model, by the names under which containers fetch them; none if it is in a store."""
+    def files(self) -> dict[str, Folder]:
+        """The files of the model, on a disk or in a store, by the names under which containers fetch them."""
         if self.weights is not None:
             return {WEIGHTS: self.weights}
         assert self.checkpoint is not None, "a source has one of the two"
         folder = self.checkpoint.folder
-        if not isinstance(folder, Path):
-            return {}
         return {
             f"{CHECKPOINT}/{name}": folder / name for name in (MANIFEST, *(part.file for part in self.checkpoint.parts))
         }

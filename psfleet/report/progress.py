@@ -31,6 +31,8 @@ def starting_entry(job: Job) -> dict[str, str]:
     workers = counted(fleet.workers, "worker") + (f" and {counted(fleet.spares, 'spare')}" if fleet.spares else "")
     if fleet.ps_addresses is not None:
         text = f"{workers} on the running ps {', '.join(fleet.ps_addresses)}"
+    elif fleet.colocate:
+        text = f"{workers}, each of which is a ps, too"
     else:
         text = f"{fleet.ps} ps" + (", " if fleet.spares else " and ") + workers
     return {"event": "starting", "message": f"{job.name}: starting {text} (importing TensorFlow takes some seconds)"}

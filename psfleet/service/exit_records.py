@@ -86,6 +86,16 @@ class ExitRecord:
         replace_file(self._path, json.dumps(content))
 
 
+def last_code(folder: Path, hostname: str = "") -> int | None:
+    """The exit code that the last process of this container has recorded; None: it has not ended by itself.
+
+    Args:
+        folder, hostname: As of `ExitRecord`.
+    """
+    code = _read(folder / f"{hostname or os.uname().nodename}.json").get("exit_code")
+    return code if isinstance(code, int) else None
+
+
 def _read(path: Path) -> dict[str, Any]:
     """Reads a record; empty if it is missing or unreadable."""
     try:

@@ -22,6 +22,7 @@ FLEET = "PSFLEET_FLEET"
 """The standing fleet of a process or client: JSON, or the path of a file."""
 TRIALS = "PSFLEET_TRIALS"
 DRIVER = "PSFLEET_DRIVER"
+LIFE = "PSFLEET_LIFE"
 STUDY = "PSFLEET_STUDY"
 PREDICTION = "PSFLEET_PREDICTION"
 SERVICE = "PSFLEET_SERVICE"
@@ -90,6 +91,8 @@ class Settings:
         study: The study that this process drives, as JSON; empty: none.
         prediction: What this process has predicted, as a driver; None: nothing.
         driver: Address of the driver of this worker's study or prediction; None: it started this process.
+        life: The file that this worker of a driver, or its parent, renews each second; that of a worker has the name
+            of its process. None: none.
         service: The service that this front or member belongs to; None: it belongs to none.
     """
 
@@ -115,6 +118,7 @@ class Settings:
     study: str = ""
     prediction: PredictionOrder | None = None
     driver: Address | None = None
+    life: Path | None = None
     service: ServiceAccess | None = None
     loaders: tuple[Address, ...] = ()
 
@@ -159,6 +163,7 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         study=env.get(STUDY, ""),
         prediction=values.prediction_order(PREDICTION, env.get(PREDICTION, "")),
         driver=values.address(DRIVER, env[DRIVER]) if env.get(DRIVER) else None,
+        life=Path(env[LIFE]) if env.get(LIFE) else None,
         service=values.service_access(SERVICE, env.get(SERVICE, "")),
         loaders=tuple(values.address(LOADERS, text) for text in env.get(LOADERS, "").split(",") if text),
     )

@@ -8,7 +8,8 @@ from typing import Any
 
 from psfleet.driver.on_platform import containers_job
 from psfleet.errors import PERMANENT_CODES, LostPeerError, PsfleetError
-from psfleet.inference.access import LOOPBACK, read_access
+from psfleet.inference.access import LOOPBACK, read_token
+from psfleet.inference.server_certificate import server_certificate
 from psfleet.job.activity import SERVICE, Activity
 from psfleet.job.service_access import FrontOptions, Mode, ServiceAccess
 from psfleet.job.service_plan import ServicePlan
@@ -52,10 +53,11 @@ def service_request(
         BadJobError: The name of the service, or the job, is not valid for containers.
     """
     different_ports(options, metrics_port)
-    access = read_access(options)
-    files = {TOKEN: access.token.encode()} if access.token else {}
-    if access.certificate is not None:
-        files |= {CERTIFICATE: access.certificate.chain.read_bytes(), KEY: access.certificate.key.read_bytes()}
+    token = read_token(options.host, Path(options.token_file) if options.token_file else None)
+    files = {TOKEN: token.encode()} if token else {}
+    certificate = server_certificate(options.tls_cert, options.tls_key)
+    if certificate is not None:
+        files |= {CERTIFICATE: certificate.chain.read_bytes(), KEY: certificate.key.read_bytes()}
     inside = options.model_copy(
         update={
             "host": ANY_HOST,

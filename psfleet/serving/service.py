@@ -66,9 +66,8 @@ def serve(
                     say(text)
                 if not processes.was_ready and _is_ready(options, access):
                     processes.was_ready = True
-                    scheme = "http" if access.certificate is None else "https"
-                    at = f"{scheme}://{options.host}:{options.rest_port}/v2/models/{sources.name}"
-                    say(f"{sources.name} is ready: {at}, gRPC port {options.grpc_port}")
+                    url = url_of(sources.name, options, access)
+                    say(f"{sources.name} is ready: {url}, gRPC port {options.grpc_port}")
                 threading.Event().wait(POLL_SECS)
             processes.front.signal(signal.SIGTERM)
             until = time.monotonic() + END_SECS
@@ -77,6 +76,13 @@ def serve(
             return received[0]
         finally:
             processes.close()
+
+
+def url_of(model: str, options: FrontOptions, access: ClientAccess) -> str:
+    """The URL of a model."""
+    scheme = "http" if access.certificate is None else "https"
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    return f"{scheme}://{host}:{options.rest_port}/v2/models/{model}"
 
 
 def _require_ports(options: FrontOptions, metrics_port: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -11,13 +12,14 @@ from typing import Any
 
 from psfleet.control.credentials import read_identity
 from psfleet.driver.containers import ContainerWorker, container_workers
-from psfleet.errors import BadJobError
+from psfleet.errors import BadJobError, PermanentError
 from psfleet.job import trial_records
 from psfleet.service.process import Service, Stop, run_service
 from psfleet.service.settings import Settings
 from psfleet.sweep.driver import Listener, Progress, sweep
 from psfleet.sweep.loaded_study import LoadedStudy
 from psfleet.sweep.progress_lines import finished_line
+from psfleet.sweep.storage import num_trials
 
 logger = logging.getLogger("psfleet.study")
 
@@ -38,16 +40,26 @@ def serve(settings: Settings, stop: Stop) -> int:
         if stop.event.is_set():
             raise stop.error()
 
-    found = sweep(loaded, settings.out, listener=_Log(loaded), recruit=partial(_workers, settings), check=check)
+    is_recruited = threading.Event()
+    recruit = partial(_workers, settings, is_recruited)
+    try:
+        found = sweep(loaded, settings.out, listener=_Log(loaded), recruit=recruit, check=check)
+    except PermanentError:
+        if is_recruited.is_set():
+            raise
+        # The workers end with the same exit code.
+        with recruit(loaded, settings.out, "", min(loaded.study.fleet.workers, num_trials(loaded.study))):
+            raise
     best = found.best[0]
     logger.info("best: trial %d, %s %.6g", best.number, loaded.study.objective.metric, best.value)
     return 0
 
 
 def _workers(
-    settings: Settings, loaded: LoadedStudy, folder: Path, socket: str, number: int
+    settings: Settings, is_recruited: threading.Event, loaded: LoadedStudy, folder: Path, socket: str, number: int
 ) -> AbstractContextManager[Sequence[ContainerWorker]]:
-    """As `Recruit`."""
+    """As `Recruit`; sets the event."""
+    is_recruited.set()
 
     def writable(index: int, name: str) -> Path | None:
         return folder / name if trial_records.is_weights_name(name) else None

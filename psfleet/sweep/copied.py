@@ -84,7 +84,12 @@ def copy_study(platform: Platform, job: Job, folder: Path, on: str) -> None:
 
 
 def copied_study(loaded: LoadedStudy, folder: Path) -> list[Any]:
-    """The finished trials of a copied study; writes its files anew, because the program has another folder here."""
+    """The finished trials of a copied study; none: nothing was copied.
+
+    Its files are written anew, because the program has another folder here.
+    """
+    if not (folder / DATABASE).exists():
+        return []
     with _only_copy(folder), storage_errors(folder):
         stored = StoredStudy(loaded, folder)
         finished = stored.finished()

@@ -202,7 +202,8 @@ class _Drive:
             raise StorageError(f"{error.filename or self._folder}: {error.strerror or error}") from error
 
     def _progress(self) -> Progress:
-        finished = self._stored.finished()
+        """Of the trials that were seen: of those that finish at once, each has the number and the best of its own."""
+        finished = [trial for trial in self._stored.finished() if trial.number in self._seen]
         return Progress(self._total, finished, results.best_first(self._loaded.study, finished))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from psfleet.driver.on_platform import Driven, containers_job, drive_on
+from psfleet.errors import LostPeerError
 from psfleet.files import only_user
 from psfleet.job.activity import Activity
 from psfleet.job.job import Job
@@ -66,6 +67,7 @@ def sweep_on(
     Raises:
         UsageError: A package is missing, the folder has results that the copy would replace, or as of `start`.
         TakenDownError: The fleet was removed meanwhile.
+        LostPeerError: The results were deleted meanwhile.
         PsfleetError: The study has failed; the exit code is the driver's.
     """
     optuna_module()
@@ -87,4 +89,6 @@ def sweep_on(
 
     drive_on(platform, request, show, started, copy).require_done(f"study {name}")
     finished = copied_study(loaded, folder)
+    if not finished:
+        raise LostPeerError(f"study {name} is done, but {on} has no results of it: they were deleted meanwhile")
     return Progress(num_trials(loaded.study), finished, results.best_first(loaded.study, finished))

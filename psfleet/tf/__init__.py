@@ -5,8 +5,17 @@ from psfleet.tf.shard_variables import (
     ShardVariables,
     container_name,
     keeps_previous,
+    ps_device,
     secs_since,
     worker_job,
 )
 
-__all__ = ["STALENESS_BUCKETS", "ShardVariables", "container_name", "keeps_previous", "secs_since", "worker_job"]
+__all__ = [
+    "STALENESS_BUCKETS",
+    "ShardVariables",
+    "container_name",
+    "keeps_previous",
+    "ps_device",
+    "secs_since",
+    "worker_job",
+]

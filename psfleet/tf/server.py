@@ -34,7 +34,7 @@ def boot(
     address: Address,
     device: Device | None,
     num_cpus: int | None = None,
-    has_parts: bool = False,
+    answers_peers: bool = False,
     is_on_own_host: bool = False,
 ) -> str:
     """Starts the server of a one-task cluster, which runs until the process exits.
@@ -46,7 +46,7 @@ def boot(
         address: The server listens on its port: on its host only if that is one of loopback, else on all interfaces.
         device: Threads and accelerators; None: TensorFlow's defaults, with as many threads as the container has cores.
         num_cpus: Number of CPU devices, which share the threads; None: one.
-        has_parts: See `server_config`.
+        answers_peers: See `server_config`.
         is_on_own_host: Whether it listens on its host only, also if that is not one of loopback.
 
     Returns:
@@ -60,7 +60,7 @@ def boot(
     loopback = address.loopback_host
     only = resolved(address.host) if is_on_own_host and not loopback else loopback
     cluster = tf.train.ClusterSpec({"boot": [address.data]})
-    config = server_config(device, has_parts)
+    config = server_config(device, answers_peers)
     if num_cpus is not None:
         # Not `tf.config.set_logical_device_configuration`, which is for eager execution: a server ignores it.
         config.device_count["CPU"] = num_cpus
@@ -100,19 +100,19 @@ def resolved(host: str) -> str:
     return wait_until(found, RESOLVE_SECS, f"the address of {host}")
 
 
-def server_config(device: Device | None, has_parts: bool) -> v1.ConfigProto:
+def server_config(device: Device | None, answers_peers: bool) -> v1.ConfigProto:
     """The options of a process's server.
 
     Args:
         device: As in `boot`.
-        has_parts: Whether others compute with what this process computes, in the same step: unless the device says how
-            many, it then has at least two threads for operations. TensorFlow answers requests for tensors in these; a
-            single one would answer when it has nothing left to compute.
+        answers_peers: Whether others need tensors of this process while it computes: unless the device says how many,
+            it then has at least two threads for operations. TensorFlow answers requests for tensors in these; a single
+            one would answer when it has nothing left to compute.
     """
     config = session_config(device)
     is_given = device is not None and device.inter_op_threads is not None
     # 0 is TensorFlow's default: one for each core.
-    if has_parts and not is_given and config.inter_op_parallelism_threads == 1:
+    if answers_peers and not is_given and config.inter_op_parallelism_threads == 1:
         config.inter_op_parallelism_threads = 2
     return config
 
@@ -147,7 +147,9 @@ def cluster_config(job: Job, ps: Sequence[Address], worker_job: str, workers: Ma
         workers: `host:port` of those in the session, by index.
     """
     config = session_config(job.device)
-    cluster = tf.train.ClusterSpec({"ps": [at.data for at in ps], worker_job: workers})
+    tasks = {"ps": [at.data for at in ps]}
+    # A worker that is a ps, too, is one task.
+    cluster = tf.train.ClusterSpec(tasks if job.fleet.colocate else {**tasks, worker_job: workers})
     config.cluster_def.CopyFrom(cluster.as_cluster_def())
     config.experimental.share_session_state_in_clusterspec_propagation = True
     return config

@@ -31,13 +31,23 @@ def container_name(run: str, generation: int) -> str:
     return f"{run}/{generation}"
 
 
-def worker_job(run: str) -> str:
+def worker_job(run: str, is_colocated: bool = False) -> str:
     """The TensorFlow job of a run's workers.
+
+    A worker whose process is a ps, too, is a task of the job `ps`: what it sends to its own shard is not copied.
 
     A ps closes the sessions of a task (`/job:.../task:0`) when another process opens one under the same name. This
     removes the sessions of killed workers (SessionMgr::CreateSession), and so two runs need different job names.
+
+    Args:
+        is_colocated: `fleet.colocate` of the run's job.
     """
-    return f"worker_{hashlib.sha256(run.encode()).hexdigest()[:16]}"
+    return "ps" if is_colocated else f"worker_{hashlib.sha256(run.encode()).hexdigest()[:16]}"
+
+
+def ps_device(shard: int) -> str:
+    """The device of a shard in the graph of a worker: of the ps with its index, which may be a worker with GPUs."""
+    return f"/job:ps/task:{shard}/device:CPU:0"
 
 
 def keeps_previous(job: Job) -> bool:

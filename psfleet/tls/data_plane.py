@@ -120,11 +120,14 @@ class Tunnelled:
     """With TLS: TensorFlow uses only loopback, where each task has a fixed address, the same in all containers.
 
     In the task's own container TensorFlow listens on it, in the others a tunnel to that task. On a host without
-    containers, a ps and a worker share loopback: each reaches the other's TensorFlow without a tunnel.
+    containers, a ps and a worker share loopback: each reaches the other's TensorFlow without a tunnel. A worker that is
+    a ps, too, has the address of the ps.
     """
 
     def __init__(self, settings: Settings, role: str, index: int, tunnels: Tunnels) -> None:
-        self.own = local_address(role, index) if role == "ps" else run_address(settings.run, index)
+        self._is_colocated = settings.job is not None and settings.job.fleet.colocate
+        is_ps = role == "ps" or self._is_colocated
+        self.own = local_address("ps", index) if is_ps else run_address(settings.run, index)
         self.ps = tuple(local_address("ps", shard) for shard in range(len(settings.ps)))
         self.loaders = tuple(loader_ports(loader)[0] for loader in range(len(settings.loaders)))
         self._tunnels = tunnels
@@ -135,7 +138,7 @@ class Tunnelled:
         self._open(accept, self.own.data, *_callers(settings, role), dials=False)
         if role == "worker":
             for local, address in zip(self.ps, settings.ps, strict=True):
-                self._dial(local, address, "ps")
+                self._dial(local, address, "worker" if self._is_colocated else "ps")
 
     def check(self) -> None:
         """See DataPlane."""
@@ -143,7 +146,11 @@ class Tunnelled:
 
     def meet(self, run: str, worker: int, address: str) -> WorkerRoute:
         """See DataPlane."""
-        local, peer = run_address(run, worker), Address.parse(address)
+        peer = Address.parse(address)
+        if self._is_colocated:
+            # Its tunnel is that to its ps.
+            return WorkerRoute(self.ps[worker], Address(peer.host, peer.tunnel_port))
+        local = run_address(run, worker)
         self._dial(local, peer, "worker")
         return WorkerRoute(local, local if peer.host == self._host else Address(peer.host, peer.tunnel_port))
 
@@ -175,6 +182,8 @@ def _callers(settings: Settings, role: str) -> tuple[str, ...]:
         return ("worker",)
     job = settings.job
     has_lent_workers = job is not None and (job.update.is_in_graph or job.fleet.parts > 1)
+    if job is not None and job.fleet.colocate:
+        return ("worker",)
     return ("ps", "worker") if has_lent_workers else ("ps",)
 
 

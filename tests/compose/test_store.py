@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 import safetensors.numpy
 from support.compose_fleet import COMMAND_SECS, START_SECS, Fleet, fleet
 from support.images import docker
-from support.s3_server import DENIED, GONE, S3Server, assert_not_stored, no_fault, s3_server, saved_step, use
+from support.s3_server import DENIED, GONE, S3Server, assert_not_stored, no_fault, saved_step
 
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.checkpoint.store import newest
@@ -36,16 +35,6 @@ SECTIONS: dict[str, Any] = {
 }
 
 pytestmark = [pytest.mark.timeout(600)]
-
-
-@pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    """A server outside of the fleet's networks: on the engine's machine, at its address on the default bridge."""
-    (bridge,) = json.loads(docker("network", "inspect", "bridge").stdout)
-    with s3_server(bridge["IPAM"]["Config"][0]["Gateway"]) as server:
-        use(server, monkeypatch)
-        server.make_bucket("fleet")
-        yield server
 
 
 @dataclass

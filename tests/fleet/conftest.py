@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.command_line import Psfleet, commands
-from support.commands import standing, standing_fork_server
+from support.commands import forked_fork_server, preloading_fork_server, standing, standing_fork_server
 from support.service_process import Service, running
 from support.standing_ps import standing_ps
 
@@ -18,14 +20,31 @@ from psfleet.errors import PsfleetError
 from psfleet.job.job import Job
 from psfleet.report.verdict import Verdict
 
+SHARED = "psfleet_fork_server"
+"""The name under which the processes of a parallel test run learn the path of their shared fork server."""
+SHARED_PATH = pytest.StashKey[Path]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Has all processes of a parallel test run share one import of TensorFlow for the processes that they start."""
+    config: pytest.Config = node.config
+    if SHARED_PATH not in config.stash:
+        until_end = ExitStack()
+        config.add_cleanup(until_end.close)
+        config.stash[SHARED_PATH] = until_end.enter_context(preloading_fork_server())
+    node.workerinput[SHARED] = str(config.stash[SHARED_PATH])
+
 
 @pytest.fixture(scope="session", autouse=True)
-def _fork_server() -> Iterator[None]:
+def _fork_server(pytestconfig: pytest.Config) -> Iterator[None]:
     """Forks the processes that tests start by `support.commands` from one that has imported TensorFlow.
 
     Tests that start `psfleet train` themselves (test_start.py, test_wheel.py) do it as users do.
     """
-    with standing_fork_server():
+    shared = getattr(pytestconfig, "workerinput", {}).get(SHARED)
+    server = preloading_fork_server() if shared is None else forked_fork_server(Path(shared))
+    with server as path, standing_fork_server(path):
         yield
 
 

@@ -53,7 +53,7 @@ def reading(fleet: Fleet) -> DataReading:
 
 @pytest.mark.parametrize(("workers", "loaders"), first_rows([(3, 2), (1, 1)], 1))
 def test_each_example_is_trained_on_once_in_each_epoch(tmp_path: Path, workers: int, loaders: int) -> None:
-    steps = 5 * EXAMPLES // (BATCH * workers)
+    steps = 5 * EXAMPLES // (BATCH * workers) + 7
     with counting(tmp_path, workers, loaders, steps) as fleet:
         fleet.gates.hurry()
         fleet.done()
@@ -62,7 +62,7 @@ def test_each_example_is_trained_on_once_in_each_epoch(tmp_path: Path, workers: 
     assert (data.lost, [epoch.delivered for epoch in data.epochs[:3]]) == (0, 3 * [EXAMPLES])
     assert data.ended_epochs <= found.min()
     assert found.max() <= len(data.epochs)
-    assert found.sum() == steps * BATCH * workers
+    assert (data.delivered, found.sum()) == (steps * BATCH * workers, steps * BATCH * workers)
     assert f"lost in {data.ended_epochs} epochs (sharding: dynamic)" in fleet.screen.read_text()
 
 
@@ -80,7 +80,7 @@ def test_a_killed_loader_costs_no_step_and_what_it_loses_is_counted(tmp_path: Pa
     assert (report.gradients.pushed, report.gradients.used) == (2 * steps, 2 * steps)
     broken = [epoch for epoch in data.epochs if epoch.lost]
     assert broken, data
-    assert data.lost <= EXAMPLES
+    assert max(epoch.lost for epoch in broken) <= EXAMPLES // loaders, "only what it had"
     assert found.max() <= len(data.epochs), "at most once in each epoch"
     assert found.min() >= data.ended_epochs - len(broken)
 
@@ -96,7 +96,7 @@ def test_a_loader_that_is_away_for_many_epochs_loses_its_part_of_each(tmp_path: 
         found, data = times_trained(fleet), fleet.report().data
     assert data is not None
     assert data.num_examples == examples
-    assert abs(data.delivered - found.sum()) <= examples, "the newest batches may be in no report yet"
+    assert data.delivered == found.sum()
     away = found[1::2].min() - found[0::2].max()
     assert away > 10, "epochs without its part"
     assert abs(data.ended_epochs - found[1::2].min()) <= 2

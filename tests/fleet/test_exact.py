@@ -3,7 +3,8 @@
 With either replication, each front end makes all the steps with two and three workers, on one and two ps. Further runs
 meet every pair of front end and optimizer, and of front end and number of ps; a difference shows there in fewer steps.
 What a worker and a ps exchange does not depend on the other workers, so most of these have one. Model parallelism, with
-replicas of two workers, makes all the steps in both replications. All runs share three standing ps.
+replicas of two workers, makes all the steps in both replications. All runs share three standing ps, or have colocated
+ones.
 """
 
 from __future__ import annotations
@@ -64,11 +65,20 @@ class Case:
     steps: int = FEWER_STEPS
     replication: str = "between_graph"
     parts: int = 1
+    is_colocated: bool = False
 
     def __str__(self) -> str:
         shown = f"{self.front_end}-{self.optimizer}-{self.num_ps}ps-{self.workers}workers"
         shown = shown if self.replication == "between_graph" else f"{shown}-{self.replication}"
+        shown = f"{shown}-colocated" if self.is_colocated else shown
         return shown if self.parts == 1 else f"{shown}-{self.parts}parts"
+
+    def fleet(self, ps_addresses: list[str]) -> dict[str, Any]:
+        """The section of the job."""
+        workers = {"workers": self.workers * self.parts, "parts": self.parts}
+        if self.is_colocated:
+            return {"colocate": True, **workers}
+        return {"ps": self.num_ps, "ps_addresses": ps_addresses[: self.num_ps], **workers}
 
     def rate(self, step: int) -> float:
         """The learning rate of a step."""
@@ -76,7 +86,11 @@ class Case:
         return base * 0.5 ** (step / 40) * min(1.0, (step + 1) / 10) if self.optimizer == "momentum" else base
 
 
-FIRST_CASES = [Case("graph", "sgd", 1, 2, STEPS), Case("graph", "sgd", 2, 3, STEPS, "in_graph")]
+FIRST_CASES = [
+    Case("graph", "sgd", 1, 2, STEPS),
+    Case("graph", "sgd", 2, 3, STEPS, "in_graph"),
+    Case("graph", "sgd", 2, 2, STEPS, is_colocated=True),
+]
 ALL_STEPS = [
     Case(front_end, "sgd", num_ps, workers, STEPS, replication)
     for num_ps, workers in ((2, 3), (1, 2), (1, 3), (2, 2))
@@ -92,6 +106,8 @@ CASES = [
         for front_end in ("graph", "keras")
     ],
     Case("keras", "momentum", 1, 2, STEPS),
+    Case("keras", "adam", 3, 3, STEPS, is_colocated=True),
+    Case("keras", "momentum", 1, 1, is_colocated=True),
     Case("graph", "adam", 2, 3),
     Case("graph", "momentum", 3, 1),
     Case("keras", "sgd", 2, 1),
@@ -147,12 +163,7 @@ def trained(case: Case, ps_addresses: list[str], out: Path, wire: str = "float32
     job = {
         "name": str(case).replace("_", "-"),
         "program": f"exact_{case.front_end}_program:build",
-        "fleet": {
-            "ps": case.num_ps,
-            "workers": case.workers * case.parts,
-            "parts": case.parts,
-            "ps_addresses": ps_addresses[: case.num_ps],
-        },
+        "fleet": case.fleet(ps_addresses),
         "update": {"mode": "sync", "replication": case.replication, "wire": wire, "bucket_bytes": BUCKET_BYTES},
         "optimizer": OPTIMIZERS[case.optimizer],
         "train": {"steps": case.steps, "batch_size": BATCH_SIZE},

@@ -48,19 +48,23 @@ FAULTS_IN_A_RUN = 2
 
 
 @pytest.mark.parametrize(
-    ("front_end", "num_ps", "replication"),
+    ("front_end", "num_ps", "placing"),
     first_rows(
         [
             ("graph", 2, "between_graph"),
+            ("keras", WORKERS, "colocated"),
             ("keras", 1, "between_graph"),
             ("gan", 2, "between_graph"),
             ("graph", 2, "in_graph"),
             ("gan", 2, "in_graph"),
-        ]
+            ("graph", WORKERS, "colocated"),
+            ("gan", WORKERS, "colocated"),
+        ],
+        2,
     ),
 )
 def test_whatever_is_killed_or_stopped_the_weights_are_those_of_a_run_without_a_fault(
-    front_end: str, num_ps: int, replication: str, tmp_path: Path
+    front_end: str, num_ps: int, placing: str, tmp_path: Path
 ) -> None:
     """The graph program has a plateau schedule: each update has the rate of its step on every ps, however often."""
     is_reduced = front_end == "graph"
@@ -72,16 +76,16 @@ def test_whatever_is_killed_or_stopped_the_weights_are_those_of_a_run_without_a_
         step_secs=PACE_SECS,
         programs=["paced_exact_program", "exact_graph_program", "exact_keras_program", "tiny_gan_program"],
         options={"front_end": front_end, "batch_size": BATCH_SIZE},
-        fleet={"ps": num_ps, "workers": WORKERS},
+        fleet={"ps": num_ps, "workers": WORKERS, "colocate": placing == "colocated"},
         **rules(front_end),
-        update={"replication": replication},
+        update={"replication": "in_graph" if placing == "in_graph" else "between_graph"},
         evaluate={"every_steps": 5 if is_reduced else None},
         train={"steps": STEPS, "batch_size": BATCH_SIZE, "alternate": tiny.ALTERNATE if front_end == "gan" else None},
         checkpoint={"every_steps": 5},
         deadlines={"step_secs": STEP_SECS},
     ) as fleet:
         fleet.wait_for_step(5)
-        for role, index, number in chance.sample(faults(num_ps), FAULTS_IN_A_RUN):
+        for role, index, number in chance.sample(faults(0 if placing == "colocated" else num_ps), FAULTS_IN_A_RUN):
             fleet.wait_for_step(fleet.step() + chance.randint(1, GAP_STEPS))
             cause(fleet, role, index, number)
         log = ReductionLog(fleet.out / ReductionLog.FILE_NAME)
@@ -111,7 +115,11 @@ def rules(front_end: str) -> dict[str, Any]:
 
 
 def faults(num_ps: int) -> list[tuple[str, int, signal.Signals]]:
-    """Each process of the fleet, killed or stopped."""
+    """Each process of the fleet, killed or stopped.
+
+    Args:
+        num_ps: Of the processes that are only a ps.
+    """
     processes = [("worker", index) for index in range(WORKERS)] + [("ps", index) for index in range(num_ps)]
     return [(*process, number) for process in processes for number in (signal.SIGKILL, signal.SIGSTOP)]
 

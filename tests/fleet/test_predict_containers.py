@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -114,9 +113,9 @@ def test_a_frozen_worker_is_refused_when_it_continues(tmp_path: Path) -> None:
     (tmp_path / "hold").touch()
     with predicted.driver() as driver, predicted.worker(0) as frozen, predicted.worker(1) as other:
         wait_until(lambda: len(predicted.readers()) == 2, END_SECS, "both workers")
-        os.kill(frozen.process.pid, signal.SIGSTOP)
+        frozen.freeze()
         wait_until(lambda: "no sign of life for 3 s" in driver.output.read_text(), END_SECS, "the silence")
-        os.kill(frozen.process.pid, signal.SIGCONT)
+        frozen.freeze(signal.SIGCONT)
         assert frozen.exit_code(END_SECS) == 75
         assert "worker 0 was replaced by another process" in messages(frozen)
         (tmp_path / "hold").unlink()
@@ -155,6 +154,16 @@ def test_a_worker_whose_share_was_lost_by_the_driver_predicts_it_again(tmp_path:
                 assert [each.exit_code(END_SECS) for each in (driver, replacement, second)] == [0, 0, 0]
     assert "the driver has begun again without the share of this worker" in messages(first)
     predicted.require_results()
+
+
+@pytest.mark.extended
+def test_a_data_set_that_ends_its_process_ends_the_prediction(tmp_path: Path) -> None:
+    predicted = Predicted.of_run(tmp_path)
+    (tmp_path / "end").write_text("0")
+    with predicted.driver() as driver, predicted.worker(0) as first, predicted.worker(1) as second:
+        assert [each.exit_code(END_SECS) for each in (driver, first, second)] == [70, 70, 70]
+    (failure,) = driver.failures()
+    assert "with exit code 0, expected it to return" in failure["message"]
 
 
 @pytest.mark.extended

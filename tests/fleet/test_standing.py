@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 from support.command_line import Psfleet
+from support.commands import standing
 
 import psfleet
 from psfleet.errors import LostPeerError
@@ -55,12 +56,14 @@ COMMAND = [sys.executable, "-P", "-m", "psfleet"]
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FleetFolder]:
-    """A ps and a worker that stand, each started as users do."""
+    """A ps and a worker that stand; forked, while that of test_standing_tls.py starts as it does for users."""
     folder = tmp_path_factory.mktemp("lab")
     file = folder / "fleet.yaml"
     file.write_text("name: lab\nfleet: {ps: 1, workers: 1}\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(settings.STATE, str(folder / "state"))
+        for name, value in standing().items():
+            patch.setenv(name, value)
         # A command that ends: what it leaves is not below this process.
         up = subprocess.run([*COMMAND, "fleet", "up", str(file)], capture_output=True, text=True, check=False)
         assert (up.returncode, up.stdout) == (0, "lab: up, 1 ps and 1 worker\n"), up.stderr

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
-from support.commands import standing
 from support.local_fleet import START_SECS, training
 
 import psfleet
@@ -45,14 +44,12 @@ with fleet.session(graph) as session:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FleetFolder]:
-    """A ps that stands, with TLS; forked, while that of test_standing.py starts as it does for users."""
+    """A ps that stands, with TLS, started as users do."""
     folder = tmp_path_factory.mktemp("lab")
     file = folder / "fleet.yaml"
     file.write_text("name: lab\nfleet: {ps: 1}\ntls: true\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(settings.STATE, str(folder / "state"))
-        for name, value in standing().items():
-            patch.setenv(name, value)
         up = subprocess.run([*COMMAND, "fleet", "up", str(file)], capture_output=True, text=True, check=False)
         assert (up.returncode, up.stdout) == (0, "lab: up, 1 ps and 0 workers\n"), up.stderr
         yield find("lab")

@@ -90,15 +90,45 @@ def test_a_frozen_container_loses_its_trial_and_is_refused_when_it_continues(tmp
     (address,) = free_addresses(1)
     with driver(study, address) as drives, worker(study, address, tmp_path / "0") as frozen:
         wait_until(lambda: len(study.reads()) == 1, END_SECS, "the first trial")
-        os.kill(frozen.process.pid, signal.SIGSTOP)
+        frozen.freeze()
         (tmp_path / "hold").unlink()
         with worker(study, address, tmp_path / "1", 1) as other:
             assert drives.exit_code(END_SECS) == 0
             assert other.exit_code(END_SECS) == 0
-            os.kill(frozen.process.pid, signal.SIGCONT)
+            frozen.freeze(signal.SIGCONT)
         assert len(set(study.reads())) == 2, "both trials were made by the other worker"
     assert [row["state"] for row in study.rows()] == ["complete"] * 2
     assert "0" not in [row["trial"] for row in study.rows()], "repeated under another number"
+
+
+@pytest.mark.extended
+def test_the_parent_of_a_frozen_process_ends_it_so_that_the_container_is_replaced(tmp_path: Path) -> None:
+    study = SweptStudy.make(tmp_path, SPACE, deadlines={"step_secs": 3})
+    (tmp_path / "reads").touch()
+    (tmp_path / "hold").touch()
+    (address,) = free_addresses(1)
+    with driver(study, address) as drives:
+        with worker(study, address, tmp_path / "0") as frozen:
+            wait_until(lambda: len(study.reads()) == 1, END_SECS, "the first trial")
+            os.kill(frozen.child(), signal.SIGSTOP)
+            assert frozen.exit_code(END_SECS) == 75
+        (tmp_path / "hold").unlink()
+        with worker(study, address, tmp_path / "0") as replacement:
+            assert drives.exit_code(END_SECS) == 0
+            assert replacement.exit_code(END_SECS) == 0
+    assert "worker 0 died (no sign of life for 3 s" in drives.output.read_text()
+    assert [row["state"] for row in study.rows()] == ["complete"] * 2
+
+
+@pytest.mark.extended
+def test_a_program_that_ends_its_process_fails_its_trial_and_the_container_stays(tmp_path: Path) -> None:
+    study = SweptStudy.make(tmp_path, {"options.end": {"choice": ["os._exit", ""]}})
+    (address,) = free_addresses(1)
+    with driver(study, address) as drives, worker(study, address, tmp_path / "0") as process:
+        assert drives.exit_code(END_SECS) == 0
+        assert process.exit_code(END_SECS) == 0
+    found = {row["options.end"]: (row["state"], row["error"]) for row in study.rows()}
+    assert found == {"": ("complete", ""), "os._exit": ("fail", "the program ended worker 0 with exit code 70")}
 
 
 def test_workers_wait_for_a_driver_that_is_started_again(tmp_path: Path) -> None:

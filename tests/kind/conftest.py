@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from support import kind_cluster
+from support.kind_cluster import host_address
 from support.kind_fleet import Space, made_space
+from support.s3_server import S3Server, s3_server, use
 
 FAILED = pytest.StashKey[bool]()
 """Whether a test of a module has failed, so that pods, events and logs of its namespace are kept."""
@@ -40,6 +42,15 @@ def shared_space(
     with made_space(kubeconfig, tmp_path_factory.mktemp("space")) as made:
         yield made
         _record(made, request.node.stash.get(FAILED, False))
+
+
+@pytest.fixture
+def s3(kubeconfig: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """A server outside of the cluster: at the machine's address on the nodes' network."""
+    with s3_server(host_address()) as server:
+        use(server, monkeypatch)
+        server.make_bucket("fleet")
+        yield server
 
 
 @pytest.hookimpl(wrapper=True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 from support.admission import admission
-from support.kind_cluster import host_address
 from support.kind_fleet import COMMAND_SECS, START_SECS, Object, Space
-from support.s3_server import S3Server, environment, s3_server, saved_step, use
+from support.kind_store import make_secret, section
+from support.s3_server import S3Server, environment, saved_step
 
 from psfleet.checkpoint.store_lease import LEASE_SECS
 from psfleet.cli.fleets import INTERRUPTED
@@ -35,33 +34,11 @@ WEB_IDENTITY: list[Object] = [
         }.items()
     ),
 ]
-SECRETS = {"AWS_ACCESS_KEY_ID": "access-key", "AWS_SECRET_ACCESS_KEY": "secret-key"}
-
-
-@pytest.fixture
-def s3(kubeconfig: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    """A server outside of the cluster: at the machine's address on the nodes' network."""
-    with s3_server(host_address()) as server:
-        use(server, monkeypatch)
-        server.make_bucket("fleet")
-        yield server
-
-
-def section(server: S3Server) -> Object:
-    """The way out and the credentials, for the job file."""
-    host, _, port = server.url.removeprefix("http://").rpartition(":")
-    plain = {name: value for name, value in environment(server).items() if name.startswith(("AWS_DEF", "AWS_END"))}
-    return {
-        "env": plain,
-        "secret_env": {name: f"models:{key}" for name, key in SECRETS.items()},
-        "egress": [{"to": [{"ipBlock": {"cidr": f"{host}/32"}}], "ports": [{"protocol": "TCP", "port": int(port)}]}],
-    }
 
 
 @pytest.mark.timeout(START_SECS * 4)
 def test_a_fleet_is_resumed_from_the_store_without_its_claim(space: Space, s3: S3Server) -> None:
-    values = [f"--from-literal={key}={environment(s3)[name]}" for name, key in SECRETS.items()]
-    space.kubectl("create", "secret", "generic", "models", *values)
+    make_secret(space, s3)
     job = space.job_file(
         "stored", {"step_secs": 0.5}, fleet={"ps": 2, "workers": 2}, kubernetes=section(s3),
         train={"steps": STEPS, "batch_size": 1}, checkpoint={"every_steps": 5, "keep": 2, "store": STORE},

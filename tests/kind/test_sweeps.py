@@ -108,3 +108,30 @@ def test_killed_pods_and_a_command_that_detached_cost_no_trial(space: Space) -> 
     assert len(weights(out)) == 2
     states = [line.split(",")[1] for line in (out / "trials.csv").read_text().splitlines()[1:]]
     assert states == ["complete"] * 2
+
+
+FROZEN = {
+    # The process of the worker is the child of that which process 1 has started.
+    0: "read parent < /proc/1/task/1/children; kill -STOP $(cat /proc/$parent/task/*/children)",
+    1: "kill -STOP -1",
+}
+"""By worker, what freezes its process, or all of its pod."""
+
+
+def test_frozen_pods_are_replaced(space: Space) -> None:
+    study = made(space, "held", deadlines={"step_secs": 5})
+    process = space.start("sweep", str(study.folder / "study.yaml"))
+    wait_until(lambda: len(begun(space)) == 2, START_SECS, "a trial on each worker", poll_secs=1)
+    before = begun(space)
+    for name, (_, freeze) in zip(sorted(before), sorted(FROZEN.items()), strict=True):
+        space.kubectl("exec", name, "--", "sh", "-c", freeze)
+    wait_until(
+        lambda: len(begun(space)) == 2 and not set(begun(space).values()) & set(before.values()),
+        RECOVERY_SECS, "the trials in new pods", poll_secs=1,
+    )  # fmt: skip
+    for name in begun(space):
+        space.kubectl("exec", name, "--", "rm", "/tmp/hold")
+    assert ended(space, process) == 0, space.printed(process)
+    assert "died (no sign of life for 5 s" in space.printed(process)
+    states = [line.split(",")[1] for line in (space.folder / "studies/swept/trials.csv").read_text().splitlines()[1:]]
+    assert states == ["complete"] * 2

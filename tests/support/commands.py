@@ -23,28 +23,64 @@ COMMAND = "PSFLEET_TEST_COMMAND"
 """Environment variable with what `forked_command` is to run; only the tests know it."""
 FORK_SECS = 60.0
 """Until a process is forked: the first one waits for the import of TensorFlow."""
-SERVER = Path(__file__).with_name("standing_fork_server.py")
+SERVER = "support.standing_fork_server"
+SERVER_SECS = 30.0
+"""Until a fork server listens."""
 _standing: list[str] = []
 """The path of the Unix socket of this session's fork server; empty while there is none."""
+_server_pids: list[int] = []
+"""Process ids of the fork servers that this process has started, or has had forked."""
 
 
 @contextmanager
-def standing_fork_server() -> Iterator[None]:
-    """Has one process import TensorFlow, and fork what this module starts during the block, and launchers below it."""
+def preloading_fork_server() -> Iterator[Path]:
+    """Starts a process that imports TensorFlow and then forks, for a Unix socket at this path, during the block."""
     with tempfile.TemporaryDirectory(prefix="psfleet-") as folder:
         path = Path(folder, "fork-server")
+        script = Path(__file__).with_name("standing_fork_server.py")
         process = subprocess.Popen(
-            [sys.executable, "-P", str(SERVER), str(os.getpid()), str(path), *MODULES.values()],
+            [sys.executable, "-P", str(script), str(os.getpid()), str(path), *MODULES.values()],
             stdin=subprocess.DEVNULL, env=process_environment.for_child({}), start_new_session=True,
         )  # fmt: skip
+        _server_pids.append(process.pid)
         try:
-            wait_until(path.exists, 30.0, f"the fork server at {path}", poll_secs=0.02)
-            _standing.append(str(path))
-            yield
+            yield path
         finally:
-            _standing.clear()
+            _server_pids.remove(process.pid)
             process.kill()
             process.wait()
+
+
+@contextmanager
+def forked_fork_server(shared: Path) -> Iterator[Path]:
+    """Has a fork server fork another one, for this process alone, during the block; yields its Unix socket's path."""
+    with tempfile.TemporaryDirectory(prefix="psfleet-") as folder:
+        path, log = Path(folder, "fork-server"), Path(folder, "log")
+        with standing_fork_server(shared):
+            process = started(SERVER, "0", str(path), folder=Path.cwd(), out=log, err=log)
+        _server_pids.append(process.pid)
+        try:
+            yield path
+        finally:
+            _server_pids.remove(process.pid)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+
+@contextmanager
+def standing_fork_server(path: Path) -> Iterator[None]:
+    """Has the fork server with this Unix socket fork what this module starts during the block, and launchers below."""
+    wait_until(path.exists, SERVER_SECS, f"the fork server at {path}", poll_secs=0.02)
+    _standing.append(str(path))
+    try:
+        yield
+    finally:
+        _standing.clear()
+
+
+def session_pids() -> frozenset[int]:
+    """Process ids of this process and its fork servers: below these are all processes of the test session."""
+    return frozenset([os.getpid(), *_server_pids])
 
 
 def service(module: str, environment: Mapping[str, str], log: Path, is_alone: bool = False) -> Process:

@@ -30,9 +30,9 @@ class ComposePrediction(Fleet):
         """The predictions."""
         return self.folder / "out.npz"
 
-    def predict(self, data: str = "held_in_container") -> None:
-        """Starts `psfleet predict --on compose`."""
-        command = psfleet("predict", str(self.folder), *self._of_data(data), "--out", str(self.file))
+    def predict(self, data: str = "held_in_container", source: str = "") -> None:
+        """Starts `psfleet predict --on compose`; the source is the run in the folder by default."""
+        command = psfleet("predict", source or str(self.folder), *self._of_data(data), "--out", str(self.file))
         with self._screen(len(self.commands) + 1).open("wb") as screen:
             process = subprocess.Popen(
                 [*command, "--on", "compose"],
@@ -40,10 +40,10 @@ class ComposePrediction(Fleet):
             )  # fmt: skip
         self.commands.append(process)
 
-    def predicted_here(self) -> dict[str, bytes]:
-        """What processes of this machine predict."""
+    def predicted_here(self, source: str = "") -> dict[str, bytes]:
+        """What processes of this machine predict; source as for `predict`."""
         path = self.folder / "local.npz"
-        self.run("predict", str(self.folder), *self._of_data("labelled"), "--out", str(path))
+        self.run("predict", source or str(self.folder), *self._of_data("labelled"), "--out", str(path))
         return arrays(path)
 
     def hold(self) -> None:

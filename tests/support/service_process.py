@@ -66,6 +66,17 @@ class Service:
         assert code is not None
         return code
 
+    def freeze(self, number: int = signal.SIGSTOP) -> None:
+        """Freezes it with the processes that it has started; SIGCONT ends that."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        for pid in (*map(int, children.split()), self.process.pid):
+            os.kill(pid, number)
+
+    def child(self) -> int:
+        """The process id of its only child."""
+        (pid,) = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return int(pid)
+
     def entries(self) -> list[dict[str, Any]]:
         """Its log."""
         lines = self.output.read_bytes().splitlines()

@@ -1,7 +1,8 @@
 """Imports TensorFlow once for a test session: forks a fork server for each launcher that connects.
 
 Each launcher has a fork server of its own, so that its processes end with it as they do without the tests.
-Arguments: the process id of the test session, the path of the Unix socket, the packages of the services.
+Arguments: the process id of the test session, the path of the Unix socket, the packages of the services. Forked by
+another such server, whose imports it has: 0, the path.
 """
 
 from __future__ import annotations
@@ -38,14 +39,16 @@ def main() -> None:
     session_pid, path, *modules = sys.argv[1:]
     die_with(int(session_pid))
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-    sys.path.insert(0, str(Path(__file__).parents[1]))
+    if modules:
+        sys.path.insert(0, str(Path(__file__).parents[1]))
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{path}.new")
         os.chmod(f"{path}.new", 0o600)
         listener.listen(64)
         os.rename(f"{path}.new", path)
-        fork_server.preload(modules)
-        preload_commands()
+        if modules:
+            fork_server.preload(modules)
+            preload_commands()
         use_huge_pages()
         connection = accepted(listener)
     fork_server.run(connection)

@@ -105,9 +105,9 @@ def test_every_field_is_documented_with_its_description(name: str, model: type[B
 
 
 def test_the_example_job_is_valid_and_shows_every_section() -> None:
-    whole, asynchronous, averaging, ssp, dynamic, padded, tables, several, towers, parted, watching, plateau, stored = (
-        re.findall(r"```yaml\n(.*?)```", (DOCS / "job-file.md").read_text(encoding="utf-8"), re.DOTALL)
-    )
+    found = re.findall(r"```yaml\n(.*?)```", (DOCS / "job-file.md").read_text(encoding="utf-8"), re.DOTALL)
+    whole, asynchronous, averaging, ssp, dynamic, padded, tables, several, towers, parted, *others = found
+    colocated, watching, plateau, stored = others
     content = yaml.safe_load(whole)
     # In the place of `optimizer`, and for programs that have tables.
     assert set(content) == set(Job.model_fields) - {"optimizers", "tables"}
@@ -121,6 +121,7 @@ def test_the_example_job_is_valid_and_shows_every_section() -> None:
     assert parse_job(content | yaml.safe_load(padded)).input.bucket_boundaries == [8, 16, 32]
     assert parse_job(content | yaml.safe_load(towers)).device.replicas == "auto"
     assert parse_job(content | yaml.safe_load(parted) | {"tls": False}).fleet.replicas == 2
+    assert parse_job(content | yaml.safe_load(colocated)).fleet.ps == 4
     assert set(parse_job(content | yaml.safe_load(watching)).monitored) == {"evaluate.stop", "checkpoint.best"}
     assert set(parse_job(content | yaml.safe_load(plateau)).monitored) == {"optimizer.schedule"}
     assert parse_job(content | yaml.safe_load(stored)).checkpoint.store == "s3://models/team/digits"

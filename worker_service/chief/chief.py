@@ -191,7 +191,7 @@ class Chief(Worker):
     def _end(self, checkpoint: Checkpoint, states: States) -> None:
         if self._context.job.input.is_dynamic:
             # The loaders end with the run.
-            self._components.recorder.data_epochs.note(self._context.fleet.describe_loaders())
+            self._components.finisher.count_examples(checkpoint.step)
         self._checkpoint, self._final_states = checkpoint, states
         if checkpoint.step < self._components.recorder.monitor.final_step:
             self.error = stop_error(self._context.stop.signal_number, states)

@@ -39,18 +39,23 @@ class DataEpochs:
         self._earlier = _Sums()
         self._parts: dict[int, Part] = {}
         self._alive: set[str] = set()
+        # By worker process, the step up to which its counts are known.
+        self._steps: dict[str, int] = {}
+        self._has_ended = False
 
     def note(self, loaders: Sequence[pb.ShardState | NoAnswerError | None]) -> None:
         """Merges the states of all loaders that answer."""
         with self._lock:
             alive: dict[str, bool] = {}
             for index, state in enumerate(loaders):
+                part = self._parts.setdefault(index, Part())
                 if not isinstance(state, pb.ShardState):
                     continue
-                self._parts.setdefault(index, Part()).present = state.process
+                part.present = state.process
                 for reader in state.readers:
                     process = reader.member.process
                     alive[process] = alive.get(process, False) or reader.is_alive
+                    self._steps[process] = max(self._steps.get(process, 0), reader.step)
                     for each in reader.passes:
                         self._merge(process, each)
                     self._place(process, [each for each in reader.passes if each.HasField("epoch")])
@@ -60,6 +65,16 @@ class DataEpochs:
                 self._alive &= {reader for part in self._parts.values() for _, reader in part.newest}
             if any(sum(map(len, part.processes.values())) >= 2 * KEPT_EPOCHS for part in self._parts.values()):
                 self._drop_earlier()
+
+    def has_counts(self, step: int) -> bool:
+        """Whether each live worker has reported what it was given up to a step."""
+        with self._lock:
+            return all(self._steps[process] >= step for process in self._alive)
+
+    def end(self) -> None:
+        """Training has ended: a loader that is away takes part in no epoch any more."""
+        with self._lock:
+            self._has_ended = True
 
     def record(self) -> DataReading | None:
         """What the report says; None: no worker has reported anything."""
@@ -138,6 +153,9 @@ class DataEpochs:
             for epoch, process, number, each in part.epochs():
                 passes.setdefault(epoch, {})[loader] = each, self._is_over(part, process, number)
         ends = {loader: part.end() for loader, part in self._parts.items()}
+        if self._has_ended:
+            newest = max(ends.values(), default=0) - 1
+            ends = {loader: max(end, newest) for loader, end in ends.items()}
         return [self._epoch(epoch, passes[epoch], size, ends) for epoch in sorted(passes)]
 
     def _epoch(
@@ -147,7 +165,7 @@ class DataEpochs:
 
         Args:
             passes: By loader; none of one that was away, and takes part again from a later epoch on.
-            ends: By loader, the epoch after its newest one.
+            ends: By loader, the first epoch that it may still take part in.
         """
         delivered = sum(each.delivered for each, _ in passes.values())
         is_over = all(passes[loader][1] if loader in passes else epoch < end for loader, end in ends.items())
@@ -164,7 +182,7 @@ class DataEpochs:
         newest = part.newest.get((process, reader))
         if newest is None:
             # It may have an example that it has not counted, unless the process is gone.
-            return process != part.present
+            return self._has_ended or process != part.present
         own = passes[number].by_reader.get(reader)
         if own is not None and not own.ended:
             return False

@@ -79,6 +79,20 @@ class RunFinisher:
             logger.warning("%s", error)
             return self._context.fleet.describe()
 
+    def count_examples(self, step: int) -> None:
+        """Collects from the loaders what each live worker was given up to its last step, for `LEAVE_SECS` at most."""
+        epochs = self._recorder.data_epochs
+
+        def poll() -> bool:
+            epochs.note(self._context.fleet.describe_loaders())
+            return epochs.has_counts(step)
+
+        try:
+            wait_until(poll, LEAVE_SECS, "the workers to report the examples of the last step", poll_secs=0.05)
+        except PsfleetError as error:
+            logger.warning("%s", error)
+        epochs.end()
+
     def report(self, states: States, checkpoint: Checkpoint | None, error: PsfleetError | None = None) -> Report:
         """Makes the report; evaluates the checkpoint if the run is done.
 

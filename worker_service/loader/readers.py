@@ -54,6 +54,7 @@ class Readers:
                 member=member,
                 is_alive=now - report.heard < LEASE_SECS and newest[member.index] == member.incarnation,
                 passes=report.request.passes,
+                step=report.request.step,
             )
             for report in reports
             for member in [report.request.caller.member]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from psfleet.service.process import Service, run_service
 from psfleet.service.process_environment import prepare_tensorflow
+from worker_service.watched_process import watched
 
 
 def _load() -> Service:
@@ -15,4 +16,5 @@ def _load() -> Service:
 
 
 if __name__ == "__main__":
+    watched()
     run_service("worker", _load)

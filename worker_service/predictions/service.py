@@ -47,7 +47,7 @@ def serve(settings: Settings, stop: Stop) -> int:
         ReplacedError: Another process is this worker.
         StoppedError: A signal stopped this worker.
     """
-    with linked(settings) as link:
+    with linked(settings, stop.end_process) as link:
         life = SignsOfLife(link.beat, stop.end_process, link.fail)
         life.start()
         request = Request.read(link.fetch(REQUEST).parent)

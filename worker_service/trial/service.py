@@ -44,7 +44,7 @@ def serve(settings: Settings, stop: Stop) -> int:
         raise BadJobError("PSFLEET_TRIALS is missing, expected access to a study as JSON")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-    with linked(settings) as link, link.storage() as socket:
+    with linked(settings, stop.end_process) as link, link.storage() as socket:
         try:
             _serve(_opened(access, socket or access.socket), access, settings, link, stop)
         except grpc.RpcError as error:

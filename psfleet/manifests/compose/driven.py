@@ -11,10 +11,11 @@ from psfleet.job.activity import Activity
 from psfleet.job.job import Job
 from psfleet.manifests import container
 from psfleet.manifests.compose.mounts import bind, plain
+from psfleet.manifests.compose.paths import Paths
 from psfleet.manifests.compose.render import (
     FLEET,
+    OUTSIDE,
     RESULTS,
-    Paths,
     Service,
     after,
     closed_network,
@@ -64,13 +65,16 @@ def render(job: Job, activity: Activity, job_file: Path, folder: Path | None = N
     own = {settings.INDEX: "0", settings.ADDRESS: address.data, **activity.driver_variables}
     driver = _service(job, activity, paths, CHIEF, activity.driver, own)
     driver["volumes"] += _model(activity)
+    # Workers get the files of a store from the driver.
+    networks = {FLEET: closed_network(), **({OUTSIDE: {}} if job.checkpoint.store is not None else {})}
+    driver["networks"] = [*networks]
     volumes: dict[str, Any] = {RESULTS: {"labels": {ACTIVITY: activity.kind}}}
     if activity.model_fleet:
         volumes[MODEL] = {"external": True, "name": f"{project(activity.model_fleet)}_{RESULTS}"}
     return {
         "name": project(job.name),
         "services": {**services, CHIEF: {**driver, "depends_on": after([*services])}},
-        "networks": {FLEET: closed_network()},
+        "networks": networks,
         "volumes": volumes,
     }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,9 @@ from psfleet.job.job import Job
 from psfleet.manifests import container
 from psfleet.manifests.compose import monitoring, store_access
 from psfleet.manifests.compose.limits import limited
-from psfleet.manifests.compose.mounts import bind, certificate_mount, duration, plain
+from psfleet.manifests.compose.mounts import certificate_mount, duration, plain
 from psfleet.manifests.compose.on_fleet import moved
+from psfleet.manifests.compose.paths import Paths
 from psfleet.manifests.on_fleet import OnFleet
 from psfleet.manifests.yaml_text import comment, dump, job_text
 from psfleet.service import settings
@@ -78,8 +78,9 @@ def render(job: Job, job_file: Path, folder: Path | None = None, paused: bool = 
     services = {f"ps-{index}": _ps(job, ps, paths, index) for index in range(num_own_ps(job))}
     services |= {f"loader-{index}": _loader(job, ps, paths, index) for index in range(job.most_loaders)}
     serving = [name for name, service in services.items() if "profiles" not in service]
-    services["worker"] = _worker(job, ps, paths, serving)
-    services["chief"] = _chief(job, ps, paths, serving, paused)
+    others = _colocated(job, ps, paths, serving) if job.fleet.colocate else {"worker": _worker(job, ps, paths, serving)}
+    services |= others
+    services["chief"] = _chief(job, ps, paths, [*serving, *others], paused)
     services["tensorboard"] = _tensorboard(job)
     services |= monitoring.services(FLEET, OUTSIDE, container_hardening(), lambda path: paths.source(str(path)))
     return {
@@ -117,12 +118,26 @@ def _worker(job: Job, ps: list[Address], paths: Paths, serving: list[str]) -> Se
     return service | {"deploy": deploy, "depends_on": after(serving)}
 
 
-def _chief(job: Job, ps: list[Address], paths: Paths, serving: list[str], paused: bool) -> Service:
+def _colocated(job: Job, ps: list[Address], paths: Paths, serving: list[str]) -> dict[str, Service]:
+    """Workers other than the chief that are a ps, too: each has its index and its name on the network."""
+    services = {}
+    for index in range(1, job.fleet.workers):
+        own = {settings.INDEX: str(index), settings.ADDRESS: ps[index].data}
+        service = member(job, ps, "worker", job.container.worker_image, job.container.worker, own)
+        service["volumes"] += paths.mounts(job)
+        services[ps[index].host] = service | {"depends_on": after(serving)}
+    return services
+
+
+def _chief(job: Job, ps: list[Address], paths: Paths, others: list[str], paused: bool) -> Service:
     """Depends on all others, so that compose stops it first and it can save while they are still there."""
     own = {settings.INDEX: "0", **container.hold(paused)}
     service = member(job, ps, "chief", job.container.worker_image, job.container.worker, own)
     service["volumes"] += paths.mounts(job)
-    service["depends_on"] = after([*serving, "worker"])
+    service["depends_on"] = after(others)
+    if job.fleet.colocate:
+        service["environment"][settings.ADDRESS] = ps[0].data
+        service["networks"][FLEET]["aliases"].append(ps[0].host)
     return service
 
 
@@ -223,28 +238,3 @@ def closed_network() -> dict[str, Any]:
 def after(services: list[str]) -> dict[str, dict[str, str]]:
     """What a service depends on that others must have started."""
     return {name: {"condition": "service_started"} for name in services}
-
-
-class Paths:
-    """Host paths of a job's mounts; see `render` for the arguments."""
-
-    def __init__(self, job_file: Path, folder: Path | None) -> None:
-        self._home = job_file.resolve().parent
-        self._folder = folder
-
-    def mounts(self, job: Job) -> list[dict[str, Any]]:
-        """The program's folder and the job's own mounts; all read only."""
-        pairs = [mount.rsplit(":", 1) for mount in job.container.mounts]
-        return [*self.program(job), *(bind(self.source(source), target) for source, target in pairs)]
-
-    def program(self, job: Job) -> list[dict[str, Any]]:
-        """The program's folder, unless it is in the image; read only."""
-        return [bind(self.source("."), container.PROGRAM)] if job.container.program == "mount" else []
-
-    def source(self, source: str) -> str:
-        """Converts a host path, relative to the job file or absolute, to the one in the compose file."""
-        path = (self._home / source).resolve()
-        if self._folder is None:
-            return plain(str(path))
-        relative = os.path.relpath(path, self._folder.resolve())
-        return plain(relative if relative.startswith(".") else f"./{relative}")

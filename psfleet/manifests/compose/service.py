@@ -15,12 +15,12 @@ from psfleet.job.service_plan import PlannedModel, ServicePlan
 from psfleet.manifests import container
 from psfleet.manifests.compose.driven import ACTIVITY, CHIEF, CONTENT, OF_TRAINING
 from psfleet.manifests.compose.mounts import bind, duration, plain
+from psfleet.manifests.compose.paths import Paths
 from psfleet.manifests.compose.render import (
     FLEET,
     OUTSIDE,
     RESULTS,
     ROLE,
-    Paths,
     Service,
     closed_network,
     member,

@@ -44,8 +44,6 @@ FILES = {
     "az": ("AZURE_FEDERATED_TOKEN_FILE",),
 }
 """By scheme, the variables whose values are files: containers get these variables if they are set, and the files."""
-ROLES = ("ps", "chief")
-"""The roles whose processes reach the store."""
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
 """The client of every store reads them; a variable in small letters counts before the other."""
 NO_PROXY = ("no_proxy", "NO_PROXY")
@@ -57,7 +55,7 @@ def variables(job: Job, role: str) -> dict[str, str | None]:
 
     Credentials have no value: compose takes it from its own environment, so that it is in no file.
     """
-    if job.checkpoint.store is None or role not in ROLES:
+    if job.checkpoint.store is None or not _reaches(job, role):
         return {}
     scheme = scheme_of(job.checkpoint.store)
     found: dict[str, str | None] = dict.fromkeys(VARIABLES[scheme])
@@ -73,9 +71,14 @@ def variables(job: Job, role: str) -> dict[str, str | None]:
 
 def mounts(job: Job, role: str) -> list[dict[str, Any]]:
     """The files that these variables name; read only."""
-    if role not in ROLES:
+    if not _reaches(job, role):
         return []
     return [bind(plain(path), f"{container.STORE}/{name}") for name, path in files(job).items()]
+
+
+def _reaches(job: Job, role: str) -> bool:
+    """Whether the processes of a role read and write checkpoints: the chief and each ps."""
+    return role in ("ps", "chief") or (role == "worker" and job.fleet.colocate)
 
 
 def files(job: Job) -> dict[str, str]:
@@ -87,9 +90,9 @@ def files(job: Job) -> dict[str, str]:
 
 
 def require_closed(job: Job) -> None:
-    """Refuses to put ps on a network that every user of the machine reaches, unless they close their ports by TLS."""
+    """Refuses to put containers on a network that every user of the machine reaches, unless TLS closes their ports."""
     if job.checkpoint.store is not None and not job.tls:
         raise BadJobError(
-            f"tls is false, expected true with checkpoint.store {job.checkpoint.store} on docker compose: the ps reach "
-            "it over a network from which every user of the machine reaches them"
+            f"tls is false, expected true with checkpoint.store {job.checkpoint.store} on docker compose: containers "
+            "reach it over a network from which every user of the machine reaches them"
         )

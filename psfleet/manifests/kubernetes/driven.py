@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from psfleet.addresses import DATA_PORT, Address
-from psfleet.errors import PERMANENT_CODES
+from psfleet.errors import PERMANENT_CODES, UsageError
 from psfleet.job.activity import Activity
 from psfleet.job.job import Job
 from psfleet.manifests import container
@@ -22,14 +22,22 @@ from psfleet.manifests.kubernetes.names import (
     require_service_name,
     selector,
 )
+from psfleet.manifests.kubernetes.placement import near_results
 from psfleet.manifests.kubernetes.pod_settings import service_account
-from psfleet.manifests.kubernetes.pod_template import Object, template
+from psfleet.manifests.kubernetes.pod_template import TMP, Object, template
 from psfleet.manifests.kubernetes.policy_rules import NETWORKING, peers, pods_of, policy_spec, tcp, to_resolver
 from psfleet.manifests.kubernetes.program_configmap import Files
 from psfleet.manifests.kubernetes.render import claim, codes, end_on, fleet_object, headless_service, job_object
 from psfleet.manifests.yaml_text import job_text
 from psfleet.service import settings
+from psfleet.service.probes import PROBE_LIMIT_SECS, PROBE_SECS
 
+MODEL = "model"
+"""Volume of the driver's pod: the claim of the fleet whose results have the model."""
+LIFE = f"{TMP}/psfleet-life"
+"""The file that the parent of a worker's process renews (see `worker_service.watched_process`)."""
+LIFE_SECS = 60
+"""Age of the file at which the pod is frozen; its parent ends a frozen process of the worker earlier by itself."""
 OF_TRAINING = (settings.PS, settings.METRICS_PORT, settings.FIRST_INDEX)
 """Variables of a run's pods that these do not have, or with another value."""
 
@@ -43,8 +51,13 @@ def render(job: Job, activity: Activity, job_file: Path) -> list[Object]:
 
     Raises:
         BadJobError: No Service can have the name.
-        UsageError: The program does not fit into a ConfigMap.
+        UsageError: The program does not fit into a ConfigMap, or the model is in a folder.
     """
+    if activity.model_folder:
+        raise UsageError(
+            f"the model is in {activity.model_folder} on this machine, which pods cannot mount: expected the job or "
+            "study file of a fleet whose results are on the cluster"
+        )
     require_service_name(job.name)
     files = Files.of(job_file.resolve().parent) if job.container.program == "mount" else None
     objects: list[Object] = []
@@ -81,15 +94,40 @@ def _pod(job: Job, activity: Activity, component: str, program: list[Object] | N
     own["command"] = ["/usr/bin/tini", "--", "python", "-m", module]
     own["env"] = [each for each in own["env"] if each["name"] not in OF_TRAINING]
     # The completion index of a worker is its index.
-    of_worker = {settings.FIRST_INDEX: "0", settings.DRIVER: _driver(job), **activity.worker_variables}
+    of_worker = {settings.FIRST_INDEX: "0", settings.DRIVER: _driver(job), settings.LIFE: LIFE}
+    of_worker |= activity.worker_variables
     variables = activity.driver_variables if is_driver else of_worker
     # Kubernetes replaces `$(NAME)`, and `$$` by `$`.
     own["env"] += [{"name": name, "value": value.replace("$", "$$")} for name, value in variables.items()]
     own["ports"] = [{"name": "control", "containerPort": container.CONTROL_PORT}] if is_driver else []
     if not is_driver:
-        # The driver notices by itself whether a worker lives, which serves nothing.
-        del own["startupProbe"], own["livenessProbe"]
+        # A worker serves nothing that could be asked for its health.
+        del own["startupProbe"]
+        own["livenessProbe"] = _life_probe()
+    elif activity.model_fleet:
+        _mount_model(job, activity.model_fleet, pod["spec"])
     return _labelled(pod, activity)
+
+
+def _life_probe() -> Object:
+    """Has the kubelet end a pod whose processes are all frozen, so that its Job replaces it."""
+    command = f"test -n \"$(find {LIFE} -newermt '{LIFE_SECS} seconds ago')\""
+    return {
+        "exec": {"command": ["sh", "-c", command]},
+        "initialDelaySeconds": LIFE_SECS,
+        "periodSeconds": PROBE_SECS,
+        "timeoutSeconds": PROBE_LIMIT_SECS,
+        "failureThreshold": 2,
+    }
+
+
+def _mount_model(job: Job, fleet: str, spec: Object) -> None:
+    """Adds the results of another fleet to the driver's pod."""
+    (own,) = spec["containers"]
+    own["volumeMounts"].append({"name": MODEL, "mountPath": container.MODEL, "readOnly": True})
+    spec["volumes"].append({"name": MODEL, "persistentVolumeClaim": {"claimName": fleet, "readOnly": True}})
+    if job.container.access_mode == "ReadWriteOnce":
+        spec["affinity"]["podAffinity"] |= near_results(fleet)
 
 
 def _driver(job: Job) -> str:

@@ -117,15 +117,21 @@ def tls_secret(name: str, component: str) -> str:
 
 
 def addresses(job: Job) -> list[Address]:
-    """The addresses of all ps within their namespace: the pods of an Indexed Job have host names with their index."""
-    hosts = (f"{component_name(job.name, PS)}-{index}.{job.name}" for index in range(num_own_ps(job)))
-    return ps_addresses(job, [Address(host, DATA_PORT) for host in hosts])
+    """The addresses of all ps within their namespace."""
+    ps = [_pod_address(job, PS, index) for index in range(num_own_ps(job))]
+    others = range(job.fleet.processes - FIRST_INDEX[WORKER])
+    workers = [_pod_address(job, CHIEF, 0), *[_pod_address(job, WORKER, index) for index in others]]
+    return ps_addresses(job, ps, workers)
 
 
 def loader_addresses(job: Job) -> list[Address]:
     """As `addresses`, of the loaders, and of those that `psfleet scale` can add."""
-    hosts = (f"{component_name(job.name, LOADER)}-{index}.{job.name}" for index in range(job.most_loaders))
-    return [Address(host, DATA_PORT) for host in hosts]
+    return [_pod_address(job, LOADER, index) for index in range(job.most_loaders)]
+
+
+def _pod_address(job: Job, component: str, index: int) -> Address:
+    """Of a pod of a component's Indexed Job, whose host name has its completion index."""
+    return Address(f"{component_name(job.name, component)}-{index}.{job.name}", DATA_PORT)
 
 
 def client_name(name: str, index: int) -> str:

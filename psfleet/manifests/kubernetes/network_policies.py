@@ -34,9 +34,10 @@ def run_policies(job: Job, place: OnFleet | None = None) -> list[Object]:
     """The policies of a run, which allow nothing but what is named here, DNS, and what the job adds.
 
     Chief and workers reach the data and control ports of the ps, and the ps reach their data port: TensorFlow connects
-    in both directions. The chief reaches the workers' control port, to ask for gradients. With in-graph replication,
-    the chief and each worker reach each other's data port, too. With several parts those of one replica do. Chief and
-    workers reach the ports of loaders, which reach nothing but DNS and what the job adds.
+    in both directions. With `fleet.colocate` they are the ps, and reach each other. The chief reaches the workers'
+    control port, to ask for gradients. With in-graph replication, the chief and each worker reach each other's data
+    port, too. With several parts those of one replica do. Chief and workers reach the ports of loaders, which reach
+    nothing but DNS and what the job adds.
 
     Args:
         place: On a standing fleet; None: the run has no ps of one.
@@ -49,10 +50,10 @@ def run_policies(job: Job, place: OnFleet | None = None) -> list[Object]:
     further: list[Object] = []
     if place is not None or job.fleet.ps_addresses is None:
         serving = own if place is None else selector(place.fleet, None, STANDING)
-        ps = peers(serving, [PS])
+        ps = peers(serving, _serving(job))
         ingress.append({"from": ps, "ports": tcp([data])})
         egress.append({"to": ps, "ports": tcp([data, control])})
-        further.append(_of_the_ps(job, place, pods_of(serving, [PS])))
+        further.append(_of_the_ps(job, place, pods_of(serving, _serving(job))))
     of_chief = [data, control] if job.update.is_in_graph else [control]
     ingress.append({"from": chief, "ports": tcp(of_chief)})
     egress.append({"to": others, "ports": tcp(of_chief)})
@@ -70,6 +71,11 @@ def run_policies(job: Job, place: OnFleet | None = None) -> list[Object]:
         pods["matchExpressions"] = [{"key": COMPONENT, "operator": "NotIn", "values": [LOADER]}]
         further += _of_loaders(job)
     return [_policy(job, job.name, pods, ingress, [*egress, *job.kubernetes.egress]), *further]
+
+
+def _serving(job: Job) -> list[str]:
+    """The components whose pods are ps."""
+    return [CHIEF, WORKER] if job.fleet.colocate else [PS]
 
 
 def _of_the_ps(job: Job, place: OnFleet | None, ps: Object) -> Object:

@@ -36,6 +36,17 @@ def same_node_affinity(job: Job) -> Object:
     return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
+def near_results(fleet: str) -> Object:
+    """Terms of a pod affinity: the node of those pods that mount the results of another fleet, while there are any.
+
+    A required term would keep the pod from every node once that fleet has ended.
+    """
+    mounting = {"key": COMPONENT, "operator": "In", "values": [CHIEF, RESULTS, TENSORBOARD]}
+    pods = {"matchLabels": selector(fleet), "matchExpressions": [mounting]}
+    term = {"weight": 100, "podAffinityTerm": {"topologyKey": NODE, "labelSelector": pods}}
+    return {"preferredDuringSchedulingIgnoredDuringExecution": [term]}
+
+
 def spread(job: Job, component: str) -> Object:
     """The ps, loaders, or all workers, on as many nodes as have room for them: a lost node takes few of them."""
     alike = [component] if component in (PS, LOADER) else [CHIEF, WORKER]

@@ -12,6 +12,7 @@ from psfleet.job.job import Job
 from psfleet.manifests import container
 from psfleet.manifests.kubernetes.names import (
     CHIEF,
+    COMPONENT,
     JOB_KEY,
     LOADER,
     ON_FLEET,
@@ -75,8 +76,10 @@ def render(job: Job, job_file: Path, paused: bool = False, place: OnFleet | None
         if service_account(job.kubernetes, role) is None
     ]
     objects += [_config(job), claim(job), headless_service(job, ports(job)), *run_policies(job, place)]
+    if job.fleet.colocate or PS in roles:
+        objects.append(_disruption_budget(job))
     if PS in roles:
-        objects += [_disruption_budget(job), _ps(job)]
+        objects.append(_ps(job))
     program = files.items() if files is not None else None
     if LOADER in roles:
         objects.append(_loaders(job, program, place))
@@ -118,10 +121,12 @@ def headless_service(job: Job, numbers: Mapping[str, int]) -> Object:
 
 def _disruption_budget(job: Job) -> Object:
     """Lets only one ps be evicted at a time. `maxUnavailable` would say it better, but is not allowed for a Job."""
+    of_workers = {"key": COMPONENT, "operator": "In", "values": [CHIEF, WORKER]}
+    colocated: Object = {"matchLabels": selector(job.name), "matchExpressions": [of_workers]}
     spec = {
         "minAvailable": job.fleet.ps - 1,
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
-        "selector": {"matchLabels": selector(job.name, PS)},
+        "selector": colocated if job.fleet.colocate else {"matchLabels": selector(job.name, PS)},
     }
     return fleet_object("policy/v1", "PodDisruptionBudget", job, PS, spec=spec)
 

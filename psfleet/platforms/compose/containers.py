@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -89,8 +89,9 @@ def place_on_fleet(container: Container) -> OnFleet | None:
 
 def index_of(labels: Mapping[str, str]) -> int | None:
     """The index of a ps, loader, chief, or worker of its own service; other workers lease theirs."""
-    if labels[ROLE] in ("ps", "loader") or (labels[ROLE] == "worker" and {STANDING, ACTIVITY} & labels.keys()):
-        return int(labels[SERVICE].rpartition("-")[2])
+    _, _, number = labels[SERVICE].rpartition("-")
+    if labels[ROLE] in ("ps", "loader", "worker") and number.isdecimal():
+        return int(number)
     return 0 if labels[ROLE] == "chief" else None
 
 
@@ -178,14 +179,20 @@ def start_containers(containers: Sequence[Container], num_threads: int) -> None:
 
 def end_container(each: Container, timeout_secs: int) -> None:
     """Stops a container and removes it; kills it if it does not end in time."""
-    try:
+    with removed_by_others():
         if not member_of(each).is_over:
             each.stop(timeout=timeout_secs)
         each.remove(force=True, v=True)
+
+
+@contextmanager
+def removed_by_others() -> Iterator[None]:
+    """Context manager in which it is no error that a container removes itself, or is removed by another command."""
+    try:
+        yield
     except NotFound:
         return
     except APIError as error:
-        # One that removes itself.
         if error.status_code != CONFLICT:
             raise
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from docker.errors import NotFound
 from docker.models.containers import Container
 
 from psfleet.job.job import Job
 from psfleet.manifests.compose.render import ROLE, file_text, project
 from psfleet.platforms.compose import engine
-from psfleet.platforms.compose.containers import WORKING_DIR, index_of, place_on_fleet
+from psfleet.platforms.compose.containers import WORKING_DIR, index_of, place_on_fleet, removed_by_others
 
 
 def scale_workers(job: Job, chief: Container, workers: int) -> None:
@@ -33,7 +31,7 @@ def scale_loaders(job: Job, chief: Container, containers: Sequence[Container], l
         index = index_of(each.labels)
         if each.labels[ROLE] == "loader" and index is not None and index >= loaders:
             # Not stopped before: a command that follows the fleet would see a loader that has failed.
-            with suppress(NotFound):
+            with removed_by_others():
                 each.remove(force=True, v=True)
     _up(job, chief, *(f"loader-{index}" for index in range(loaders)))
 

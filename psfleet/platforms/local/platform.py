@@ -149,14 +149,15 @@ class Local:
         sizes = {"ps": num_own_ps(job), "loader": job.input.num_loaders, "worker": job.fleet.processes}
         roles = [(role, index) for role, size in sizes.items() for index in range(size)]
         places = dict(zip(roles, free_addresses(len(roles)), strict=True))
-        ps = ps_addresses(job, [at for (role, _), at in places.items() if role == "ps"])
+        by_role = {name: [at for (role, _), at in places.items() if role == name] for name in sizes}
+        ps = ps_addresses(job, by_role["ps"], by_role["worker"])
         common = {
             settings.JOB: str(self._folder.job),
             settings.PROGRAM_FOLDER: str(program_folder),
             settings.RUN: self.run,
             settings.OUT: str(self._folder.path),
             settings.PS: ",".join(address.data for address in ps),
-            settings.LOADERS: ",".join(at.data for (role, _), at in places.items() if role == "loader"),
+            settings.LOADERS: ",".join(at.data for at in by_role["loader"]),
             # A port in the launcher's own environment cannot be that of all its processes.
             settings.METRICS_PORT: "0",
             # The launcher's own environment may be that of a pod, but its processes are not pods.

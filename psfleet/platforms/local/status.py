@@ -8,7 +8,7 @@ from typing import Any
 
 from psfleet.addresses import num_own_ps
 from psfleet.errors import BadJobError
-from psfleet.job.job import job_from_json
+from psfleet.job.job import Job, job_from_json
 from psfleet.launch.logs import is_table
 from psfleet.launch.runs import NO_REPORT, RUNNING, is_running, log_entries, runs_in
 from psfleet.launch.status import TaskStatus
@@ -53,11 +53,14 @@ def _rows(path: Path, name: str) -> list[TaskStatus]:
     """A row for each process: from the chief's newest table, or, if that does not have it yet, one that it starts."""
     entries = log_entries(path, "worker", 0)
     table: Mapping[str, Any] = next(filter(is_table, reversed(entries)), {})
-    ps = [_row(path, name, "ps", each) for each in table.get("ps", ())]
+    job = _job(path)
+    # The table has the ps within workers, too.
+    listed = () if job is not None and job.fleet.colocate else table.get("ps", ())
+    ps = [_row(path, name, "ps", each) for each in listed]
     workers = [_row(path, name, each["role"], each) for each in table.get("workers", ())]
     loaders: list[TaskStatus] = []
     known = {row.name for row in [*ps, *workers]}
-    for role, index in _started(path):
+    for role, index in _started(job):
         if _process(path, role, index) not in known:
             rows = {"ps": ps, "loader": loaders}.get(role, workers)
             # The chief's table has no loaders.
@@ -66,11 +69,17 @@ def _rows(path: Path, name: str) -> list[TaskStatus]:
     return [*ps, *loaders, *workers]
 
 
-def _started(path: Path) -> list[tuple[str, int]]:
-    """Role and index of each process that the launcher starts; of the chief only if the job cannot be read."""
+def _job(path: Path) -> Job | None:
+    """The job of a run folder; None if it cannot be read."""
     try:
-        job = job_from_json(RunFolder(path).job.read_text(encoding="utf-8"))
+        return job_from_json(RunFolder(path).job.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, BadJobError):
+        return None
+
+
+def _started(job: Job | None) -> list[tuple[str, int]]:
+    """Role and index of each process that the launcher starts; of the chief only if the job is not known."""
+    if job is None:
         return [("chief", 0)]
     workers = [(job.fleet.role(index), index) for index in range(job.fleet.processes)]
     ps, loaders = range(num_own_ps(job)), range(job.input.num_loaders)

@@ -19,7 +19,7 @@ from ps_service.shard import Shard
 from ps_service.worker_record import LEASE_SECS
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BUG, DeadlineError, ReplacedError
-from psfleet.job.sections import Fleet
+from psfleet.job.fleet import Fleet
 
 
 def plan() -> Any:

@@ -16,7 +16,7 @@ from ps_service.servicer import ControlServicer
 from ps_service.shard_state import describe
 from psfleet.control import RETRY_SECS
 from psfleet.control import control_pb2 as pb
-from psfleet.job.sections import Fleet
+from psfleet.job.fleet import Fleet
 
 
 class AbortedError(Exception):

@@ -42,6 +42,9 @@ class Source:
         """See `Batches`."""
         return start
 
+    def report(self) -> None:
+        """See `Batches`."""
+
 
 def batches(
     make: Callable[[int], Iterator[Batch]],

@@ -9,7 +9,15 @@ from support.clock import Clock
 from support.driver_control import CALL_SECS, RUN, ServedDriver, served_driver
 
 from psfleet.control.worker_registry import Failure
-from psfleet.errors import BadJobError, LostPeerError, ProgramError, PsfleetError, ReplacedError, StoppedError
+from psfleet.errors import (
+    BadJobError,
+    LostPeerError,
+    ProgramError,
+    PsfleetError,
+    ReplacedError,
+    StoppedError,
+    StorageError,
+)
 from psfleet.job.sections import Deadlines
 from psfleet.service import settings
 from psfleet.service.settings import Settings
@@ -23,6 +31,14 @@ def own_settings(driver: ServedDriver, disk: Path) -> Settings:
     disk.mkdir(exist_ok=True)
     names = {settings.DRIVER: driver.address.data, settings.RUN: RUN, settings.INDEX: "0", settings.OUT: str(disk)}
     return settings.read(names)
+
+
+class EndedError(Exception):
+    """This process has ended with an exit code."""
+
+
+def end(code: int) -> None:
+    raise EndedError(code)
 
 
 def failure_of(driver: ServedDriver) -> Failure | None:
@@ -46,7 +62,7 @@ def test_a_container_fetches_and_delivers_files_of_its_own_folder(tmp_path: Path
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "0-model").mkdir()
     (tmp_path / "files" / "0-model" / "part").write_text("weights")
-    with served_driver(tmp_path / "files") as driver, linked(own_settings(driver, tmp_path / "disk")) as link:
+    with served_driver(tmp_path / "files") as driver, linked(own_settings(driver, tmp_path / "disk"), end) as link:
         assert link.folder.parent == tmp_path / "disk"
         found = link.fetch("0-model/part")
         assert (found, found.read_text()) == (link.folder / "0-model" / "part", "weights")
@@ -63,7 +79,7 @@ def test_a_container_fetches_and_delivers_files_of_its_own_folder(tmp_path: Path
 def test_a_name_outside_its_folder_is_refused(tmp_path: Path, name: str) -> None:
     with (
         served_driver(tmp_path) as driver,
-        linked(own_settings(driver, tmp_path / "disk")) as link,
+        linked(own_settings(driver, tmp_path / "disk"), end) as link,
         pytest.raises(BadJobError, match="expected one in its folder"),
     ):
         link.fetch(name)
@@ -80,7 +96,7 @@ def test_a_name_outside_its_folder_is_refused(tmp_path: Path, name: str) -> None
 )
 def test_the_driver_learns_why_a_worker_fails(tmp_path: Path, error: Exception, expected: Failure | None) -> None:
     with served_driver(tmp_path) as driver:
-        with pytest.raises(type(error)), linked(own_settings(driver, tmp_path / "disk")):
+        with pytest.raises(type(error)), linked(own_settings(driver, tmp_path / "disk"), end):
             raise error
         assert failure_of(driver) == expected
     assert not list((tmp_path / "disk").iterdir())
@@ -91,7 +107,7 @@ def test_what_a_killed_process_has_left_is_removed_by_the_next_one(tmp_path: Pat
     for folder in (left, of_another):
         folder.mkdir(parents=True)
         (folder / "weights").touch()
-    with served_driver(tmp_path) as driver, linked(own_settings(driver, tmp_path / "disk")) as link:
+    with served_driver(tmp_path) as driver, linked(own_settings(driver, tmp_path / "disk"), end) as link:
         assert link.folder.is_dir()
         assert not left.exists()
     assert list((tmp_path / "disk").iterdir()) == [of_another]
@@ -106,12 +122,26 @@ def container_link(driver: ServedDriver, folder: Path, clock: Clock | None = Non
 
 @pytest.mark.parametrize("code", [0, 70])
 def test_a_worker_ends_with_the_code_that_it_hears(tmp_path: Path, code: int) -> None:
+    (tmp_path / "0-file").touch()
     with served_driver(tmp_path) as driver:
         link = container_link(driver, tmp_path / "own")
         assert link.beat() is None
         driver.servicer.exit_code = code
         assert link.beat() == code
-    assert link.folder.exists() == (code != 0), "the main thread may still use it"
+        assert link.folder.exists() == (code != 0), "the main thread may still use it"
+        if code == 0:
+            with pytest.raises(StorageError):
+                link.fetch("0-file")
+            assert not link.folder.exists()
+
+
+@pytest.mark.parametrize("code", [0, 70])
+def test_a_worker_that_joins_a_driver_whose_work_is_done_ends_at_once(tmp_path: Path, code: int) -> None:
+    with served_driver(tmp_path) as driver:
+        driver.servicer.exit_code = code
+        with pytest.raises(EndedError, match=f"^{code}$"), linked(own_settings(driver, tmp_path / "disk"), end):
+            pytest.fail("it has begun")
+    assert not list((tmp_path / "disk").iterdir())
 
 
 def test_a_worker_waits_for_a_driver_that_is_started_again(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from psfleet.control.fleet_client import FleetClient
 from psfleet.errors import DataStallError, LostPeerError, ProgramError
 from psfleet.job.program import GraphProgram
 from psfleet.processes.ports import free_addresses
-from worker_service.batch_reader import Reading
+from worker_service.batch_reader import Batch, BatchReader, Reading
 from worker_service.chief.data_epochs import DataEpochs
 from worker_service.dynamic_data import DynamicData
 from worker_service.joined_batches import Piece
@@ -61,11 +62,18 @@ def client(addresses: list[Address], index: int = 0) -> FleetClient:
     return fleet
 
 
+def taken(batches: Iterator[Batch], reading: Reading) -> list[int]:
+    """The examples of the next batch, which training takes."""
+    (examples, *_) = next(batches)
+    reading.on_take()
+    return examples.tolist()
+
+
 def report(fleet: FleetClient, data: DynamicData, epochs: DataEpochs) -> None:
     """Reports what was read to the loaders that answer, and collects it as the chief does."""
     for loader in (0, 1):
         with suppress(LostPeerError):
-            fleet.report_passes(loader, data.counts.newest())
+            fleet.report_passes(loader, data.counts.newest(), 0)
     epochs.note(fleet.describe_loaders())
 
 
@@ -111,14 +119,14 @@ def test_batches_are_full_across_epochs_and_the_first_epochs_come_whole(addresse
 @pytest.mark.parametrize("train", [numbers, of_unknown_length])
 def test_the_rest_of_a_killed_loader_s_pass_is_lost_and_counted_and_nothing_comes_twice(train: Data) -> None:
     addresses = free_addresses(2)
-    epochs, read = DataEpochs(), list[int]()
+    epochs, read, reading = DataEpochs(), list[int](), Reading()
     with client(addresses) as fleet, running(addresses[0], True), ExitStack() as second:
         second.enter_context(running(addresses[1], True))
         data = worker(addresses, fleet, train)
-        batches = data.batches(0, Reading())
+        batches = data.batches(0, reading)
 
         def take(count: int) -> None:
-            read.extend(int(number) for _ in range(count) for number in next(batches)[0])
+            read.extend(number for _ in range(count) for number in taken(batches, reading))
 
         def collect() -> None:
             report(fleet, data, epochs)
@@ -141,6 +149,7 @@ def test_the_rest_of_a_killed_loader_s_pass_is_lost_and_counted_and_nothing_come
     assert found.num_examples == EXAMPLES
     assert max(Counter(read).values()) <= len(found.epochs), "at most once in each epoch"
     assert found.lost == sum(epoch.lost or 0 for epoch in found.epochs)
+    assert found.delivered == len(read)
 
 
 def test_what_a_killed_worker_was_not_given_is_lost_and_a_new_one_continues_the_epoch(addresses: list[Address]) -> None:
@@ -150,9 +159,10 @@ def test_what_a_killed_worker_was_not_given_is_lost_and_a_new_one_continues_the_
             member = pb.Member(index=0, incarnation=index + 1, process=f"process-{index}")
             fleet.identify(member)
             data = worker(addresses, fleet)
-            batches = data.batches(0, Reading())
+            reading = Reading()
+            batches = data.batches(0, reading)
             for _ in range(count):
-                read.extend(next(batches)[0].tolist())
+                read.extend(taken(batches, reading))
                 report(fleet, data, epochs)
                 record = epochs.record()
                 if record is not None and record.ended_epochs >= 2:
@@ -173,12 +183,25 @@ def test_a_reader_that_is_opened_again_continues_the_epoch(addresses: list[Addre
         data = worker(addresses, fleet)
         read: list[int] = []
         for count in (6, EXAMPLES // 4):
-            batches = data.batches(0, Reading())
-            read.extend(int(number) for _ in range(count) for number in next(batches)[0])
+            reading = Reading()
+            batches = data.batches(0, reading)
+            read.extend(number for _ in range(count) for number in taken(batches, reading))
             batches.close()
     given = [each for each in data.counts.newest() if each.number == 0]
     assert sum(each.examples for each in given) <= EXAMPLES
     assert max(Counter(read[: sum(each.examples for each in given)]).values()) == 1
+
+
+def test_a_batch_counts_as_soon_as_training_has_it_and_one_that_is_read_ahead_does_not(
+    addresses: list[Address],
+) -> None:
+    with client(addresses) as fleet:
+        data = worker(addresses, fleet)
+        reader = BatchReader(partial(data.batches, 0))
+        for number in range(1, 4):
+            assert reader.get(60.0) is not None
+            assert sum(each.examples for each in data.counts.newest()) == 4 * number
+        reader.close()
 
 
 def endless(part: int, parts: int) -> tf.data.Dataset:
@@ -207,19 +230,23 @@ def test_data_over_which_loaders_cannot_pass_again_are_refused(train: Any, messa
         next(worker(addresses, fleet, train).batches(0, Reading()))
 
 
-@pytest.mark.parametrize(("least", "count"), [(EXAMPLES, 0), (EXAMPLES - 5, 3)])
+@pytest.mark.parametrize(
+    ("least", "message"),
+    [
+        (EXAMPLES, "are empty, expected the same examples in every epoch"),
+        (EXAMPLES - 5, "have 3 examples, expected at least train.batch_size = 4"),
+    ],
+)
 def test_a_part_that_turns_out_to_have_fewer_examples_than_a_batch_is_refused(
-    addresses: list[Address], least: int, count: int
+    addresses: list[Address], least: int, message: str
 ) -> None:
     """Of unknown cardinality: the loader of an empty part would begin pass after pass, and the epoch would not end."""
 
     def train(part: int, parts: int) -> tf.data.Dataset:
         return numbers(part, parts).filter(lambda number: number >= (least if part else 0))
 
-    message = (
-        f"^program 'program:build': the training data of shard 1 have {count} examples, expected at least train.ba"
-    )
-    with client(addresses) as fleet, pytest.raises(ProgramError, match=message):
+    expected = f"^program 'program:build': the training data of shard 1 {message}$"
+    with client(addresses) as fleet, pytest.raises(ProgramError, match=expected):
         list(itertools.islice(worker(addresses, fleet, train).batches(0, Reading()), EXAMPLES))
 
 

@@ -11,7 +11,7 @@ def end_passes(counts: PassCounts, numbers: range) -> None:
     for number in numbers:
         key = PassKey(0, "p", number)
         counts.begin(key, 8)
-        counts.add(key, 8)
+        counts.add([(key, 8)])
         counts.end(key)
 
 

@@ -44,6 +44,9 @@ class Data:
         """See `Batches`."""
         return self.skipped(start)
 
+    def report(self) -> None:
+        """See `Batches`."""
+
 
 class Session:
     """A session on one ps, or several, that goes to the next step as the test says.

@@ -24,12 +24,12 @@ from psfleet.layout import EmbeddingContent, EmbeddingSpec, initial_rows
 ROWS, WIDTH = 400_000, 32
 TABLE = EmbeddingSpec("user", "user/embeddings", ROWS, WIDTH, init="uniform", scale=0.5, seed=1)
 TABLE_BYTES = ROWS * WIDTH * 4
-NUM_PS, NUM_UPDATED = 2, 300_000
+NUM_PS, NUM_UPDATED = 2, 150_000
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    """One of 2 ps, in which three quarters of the rows were updated, in any order, to ten times their number."""
+    """One of 2 ps, in which three eighths of the rows were updated, in any order, to ten times their number."""
     layout = replace(sample_layout(NUM_PS), embeddings=(TABLE,))
     folder, parts = checkpoint_folder(tmp_path_factory.mktemp("run"), 3, 1), []
     updated = np.random.default_rng(0).permutation(ROWS)[:NUM_UPDATED]

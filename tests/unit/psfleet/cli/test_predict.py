@@ -23,9 +23,8 @@ from psfleet.sweep.database import DATABASE, opened, optuna_module
         (["--data", "m:c", "--out", "o.csv"], "--out o.csv: expected a name that ends in .npz or .parquet"),
         (["--data", "m:c", "--out", "o.npz", "--step", "7"], "--step 7: . has no checkpoint of that step"),
         (["--data", "m:c", "--out", "o.npz", "--on", "slurm"], "platform 'slurm': expected one of compose, kubernetes"),
-        (["--data", "m:c", "--out", "o.npz", "--on", "kubernetes"], "predictions run on compose or, without --on"),
         (["--data", "no_colon", "--out", "o.npz", "--on", "compose"], "--data no_colon: expected MODULE:CALLABLE"),
-        (["--data", "m:c", "--out", "o.csv", "--on", "compose"], "--out o.csv: expected a name that ends in .npz"),
+        (["--data", "m:c", "--out", "o.csv", "--on", "kubernetes"], "--out o.csv: expected a name that ends in .npz"),
         (["--data", "m:c", "--out", "o.npz", "--best"], "--best: the job of . has no checkpoint.best"),
     ],
 )

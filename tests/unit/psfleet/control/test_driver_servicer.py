@@ -15,7 +15,7 @@ from support.driver_control import CALL_SECS, NEW, OLD, ServedDriver, caller, he
 from psfleet.control import driver_control_pb2 as pb
 from psfleet.control import driver_servicer, prompt_stream
 from psfleet.control.driver_client import DriverClient
-from psfleet.errors import BadJobError, LostPeerError, PsfleetError, ReplacedError, StorageError
+from psfleet.errors import BadJobError, LostPeerError, ProgramError, PsfleetError, ReplacedError, StorageError
 from psfleet.polling import wait_until
 from psfleet.tls import certificates
 from psfleet.tls.identity import Identity
@@ -197,12 +197,12 @@ def test_a_worker_hears_that_nothing_is_left_and_the_driver_why_one_has_failed(d
     first, second = driver.client(0), driver.client(1)
     first.join()
     second.join()
-    second.fail(StorageError("the disk is full"))
+    second.fail(ProgramError("NaN"))
     joined = driver.registry.joined(1)
     assert joined is not None
     failure = driver.registry.failure(joined.process)
     assert failure is not None
-    assert (failure.exit_code, failure.message) == (75, "the disk is full")
+    assert (failure.exit_code, failure.message) == (70, "NaN")
     driver.servicer.exit_code = 70
     assert not driver.registry.are_released()
     assert first.beat() == 70

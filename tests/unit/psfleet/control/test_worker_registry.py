@@ -70,6 +70,28 @@ def test_all_are_released_once_each_knows_or_has_failed() -> None:
     assert not registry.are_released()
     registry.beat(1, NEW)
     assert not registry.are_released()
-    registry.fail(1, NEW, FAILURE)
+    assert registry.are_there()
+    registry.fail(1, NEW, Failure(70, "NaN", ""))
     assert registry.are_released()
-    assert registry.failure(NEW) == FAILURE
+    assert registry.are_there()
+
+
+@pytest.mark.parametrize("failure", [FAILURE, Failure(70, "", "")], ids=["temporary", "by the program"])
+def test_a_process_that_is_started_again_has_not_heard_of_the_end(failure: Failure) -> None:
+    registry = WorkerRegistry(1)
+    registry.beat(0, OLD)
+    registry.fail(0, OLD, failure)
+    assert not registry.are_released()
+    assert not registry.are_there()
+    registry.beat(0, NEW)
+    registry.release(NEW)
+    assert registry.are_released()
+    assert registry.are_there()
+
+
+def test_what_a_process_has_said_is_why_it_ends() -> None:
+    registry = WorkerRegistry(1)
+    registry.beat(0, OLD)
+    registry.fail(0, OLD, FAILURE)
+    registry.fail(0, OLD, Failure(75, "", ""))
+    assert registry.failure(OLD) == FAILURE

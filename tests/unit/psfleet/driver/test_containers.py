@@ -66,6 +66,13 @@ def test_a_process_that_has_failed_is_not_taken_for_the_next_one() -> None:
     assert worker.exit_code() is None
 
 
+@pytest.mark.parametrize(("code", "cause"), [(0, "it ended"), (3, "exit code 3"), (137, "killed by SIGKILL")])
+def test_a_process_that_has_not_said_why_it_ended_has_no_failure(code: int, cause: str) -> None:
+    worker, registry = joined_worker()
+    registry.fail(0, OLD, Failure(code, "", ""))
+    assert (worker.exit_code(), worker.failure(), worker.cause_of_end()) == (code, None, cause)
+
+
 def test_a_process_that_is_killed_is_refused() -> None:
     worker, registry = joined_worker()
     worker.kill()
@@ -102,6 +109,10 @@ class Driver:
 
     def end(self) -> None:
         self._may_end.set()
+
+    def has_ended(self, timeout_secs: float) -> bool:
+        self._thread.join(timeout_secs)
+        return not self._thread.is_alive()
 
     def client(self, index: int) -> DriverClient:
         client = DriverClient(self.address, RUN, index, CALL_SECS, None)
@@ -145,10 +156,28 @@ def test_workers_of_a_driver_with_a_temporary_error_wait_for_the_next_one() -> N
     assert set(heard) <= {None}
 
 
-def test_workers_that_never_join_delay_the_end_for_some_seconds_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(containers, "RELEASE_SECS", 0.1)
+def test_a_worker_that_starts_when_its_driver_ends_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(containers, "RELEASE_SECS", 0.0)
     with Driver(None) as driver:
-        driver.client(0)
+        first = driver.client(0)
+        driver.end()
+        wait_until(first.beat, CALL_SECS, "the end", done=lambda seen: seen is not None)
+        # The other one imports TensorFlow meanwhile.
+        assert not driver.has_ended(0.3)
+        assert driver.client(1).beat() == 0
+        assert driver.has_ended(CALL_SECS)
+
+
+@pytest.mark.parametrize("there", [0, 2])
+def test_workers_that_do_not_hear_of_the_end_delay_it_for_some_seconds_only(
+    monkeypatch: pytest.MonkeyPatch, there: int
+) -> None:
+    monkeypatch.setattr(containers, "RELEASE_SECS" if there else "JOIN_SECS", 0.1)
+    with Driver(None) as driver:
+        for index in range(there):
+            driver.client(index)
+        driver.end()
+        assert driver.has_ended(4.0)
 
 
 @contextmanager
@@ -183,7 +212,8 @@ def stored(address: Address, identity: Identity | None = None, **changes: str) -
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(containers, "RELEASE_SECS", 0.1)
+    for name in ("RELEASE_SECS", "JOIN_SECS"):
+        monkeypatch.setattr(containers, name, 0.1)
 
 
 @pytest.mark.usefixtures("quick")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from cryptography.hazmat.primitives import serialization
 from support.inference_service import with_service
 
 from psfleet.errors import UsageError
+from psfleet.inference import limited_site
 from psfleet.inference import open_inference_pb2 as pb
-from psfleet.inference.access import ClientAccess, is_allowed, is_in_clear_text, read_token
+from psfleet.inference.access import ClientAccess, allow_connections, is_allowed, is_in_clear_text, read_token
 from psfleet.inference.grpc_server import serving_grpc
 from psfleet.inference.open_inference_pb2_grpc import GRPCInferenceServiceStub
 from psfleet.inference.rest import serving_rest
@@ -142,6 +144,52 @@ def test_connections_of_rest_beyond_the_limit_are_refused_until_others_end() -> 
 
     found = with_service(use, serving_rest, ClientAccess(max_connections=2))
     assert found == [(200, ""), (200, ""), (503, "2 connections are open, expected fewer")]
+
+
+def test_handshakes_count_as_connections_and_further_ones_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limited_site, "MAX_REFUSALS", 1)
+    certificate, authority, _ = issued(tmp_path)
+    context = ssl.create_default_context(cafile=authority)
+
+    async def use(port: int) -> None:
+        async def live() -> tuple[int, str]:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=NAME)
+            found = await asked(reader, writer)
+            writer.transport.abort()
+            return found
+
+        async with AsyncExitStack() as silent:
+            for _ in range(3):
+                # The third one would be refused after its handshake.
+                await silent.enter_async_context(connected(port))
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await live()
+        async with asyncio.timeout(WAIT_SECS):
+            while True:
+                with suppress(ssl.SSLError, ConnectionError):
+                    if (await live())[0] == 200:
+                        break
+        async with connected(port), connected(port):
+            assert await live() == (503, "2 connections are open, expected fewer")
+
+    with_service(use, serving_rest, ClientAccess(certificate=certificate, max_connections=2))
+
+
+def test_the_limit_of_open_files_is_raised_for_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = (256, 2000)
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: limits)
+    raised: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, found: raised.append(found))
+    allow_connections(400)
+    with pytest.raises(UsageError, match=r"--max-connections 1000 needs 2100 open files of the front, .* have 2000"):
+        allow_connections(1000)
+    limits = (256, resource.RLIM_INFINITY)
+    allow_connections(1000)
+    limits = (4000, 4000)
+    allow_connections(400)
+    assert raised == [(1400, 2000), (2600, resource.RLIM_INFINITY)]
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Large JSON: read and written in another process, while the event loop does other things."""
+"""Long lists, as JSON or typed contents: read and written in another process, while the event loop continues."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ import signal
 import time
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 from aiohttp import ClientSession
 from support.inference_service import with_service
 
-from psfleet.inference import json_process
+from psfleet.inference import grpc_server, json_process
+from psfleet.inference import open_inference_pb2 as pb
+from psfleet.inference.grpc_messages import answer_bytes
+from psfleet.inference.grpc_server import serving_grpc
 from psfleet.inference.json_process import MAX_READ_BYTES, MAX_WRITTEN_ELEMENTS, JsonProcess
+from psfleet.inference.open_inference_pb2_grpc import GRPCInferenceServiceStub
 from psfleet.inference.query import Answer, Query
 from psfleet.inference.rest_messages import answer_body, parse_query
-from psfleet.inference.tensors import QueryError
+from psfleet.inference.tensors import QueryError, to_bytes
 
 ROWS = 10_000
 MAX_BYTES = 64_000_000
@@ -133,6 +138,63 @@ def test_a_short_query_needs_no_other_process() -> None:
             assert process.pid is None
 
     asyncio.run(use())
+
+
+@pytest.mark.parametrize("header", ["BYTES", r"BYT\u0045S"])
+def test_many_elements_in_binary_form_are_read_elsewhere(header: str) -> None:
+    texts = {"name": "b", "datatype": "BYTES", "shape": [ROWS], "parameters": {"binary_data_size": 8 * ROWS}}
+    given = json.dumps({"inputs": [texts]}).replace("BYTES", header).encode()
+    elements = b"".join(b"\x04\0\0\0%04d" % row for row in range(ROWS))
+
+    async def use() -> None:
+        with JsonProcess() as process:
+            found = await process.query("net", "", given + elements, str(len(given)))
+            assert found.inputs[0][1].tolist() == [b"%04d" % row for row in range(ROWS)]
+            first = process.pid
+            assert first is not None
+            answer = Answer("net", "3", "1 of 1", dict(found.inputs))
+            body, length = await process.answer_body(answer, Query("net", "", "", [], binary=None))
+            assert body[length:] == elements
+
+    asyncio.run(use())
+
+
+@pytest.mark.parametrize("is_raw", [False, True])
+def test_long_lists_of_grpc_are_read_and_written_elsewhere(monkeypatch: pytest.MonkeyPatch, is_raw: bool) -> None:
+    def on_the_loop(*arguments: object) -> None:
+        raise AssertionError("the event loop would wait for it")
+
+    for name in ("parse_query", "answer_message"):
+        monkeypatch.setattr(grpc_server, name, on_the_loop)
+    request = pb.ModelInferRequest(model_name="net", id="7")
+    request.inputs.add(name="a", datatype="FP16", shape=[ROWS, 2])
+    request.inputs.add(name="b", datatype="BYTES", shape=[ROWS])
+    texts = [b"%04d" % row for row in range(ROWS)]
+    numbers = np.arange(2 * ROWS, dtype=np.float16).reshape(ROWS, 2) / 4
+    request.raw_input_contents.extend([numbers.tobytes(), to_bytes(np.array(texts, object))])
+    typed = pb.ModelInferRequest(model_name="net")
+    typed.inputs.add(name="b", datatype="BYTES", shape=[2 * ROWS]).contents.bytes_contents.extend(2 * texts)
+
+    async def use(port: int) -> None:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            infer = GRPCInferenceServiceStub(channel).ModelInfer
+            if is_raw:
+                answer = await infer(request)
+                assert answer.id == "7"
+                assert answer.raw_output_contents[0] == (2 * numbers).tobytes()
+                assert answer.raw_output_contents[1] == request.raw_input_contents[1]
+                return
+            with pytest.raises(grpc.RpcError, match="input 'a' is missing"):
+                await infer(typed)
+
+    with_service(use, serving_grpc, max_query_bytes=MAX_BYTES)
+
+
+def test_a_long_answer_of_grpc_has_the_form_of_the_query() -> None:
+    numbers = np.arange(MAX_WRITTEN_ELEMENTS + 1, dtype=np.float32)
+    found = pb.ModelInferResponse.FromString(answer_bytes(Answer("net", "3", "1 of 1", {"y": numbers}), "7", False))
+    assert (found.id, found.outputs[0].datatype, list(found.outputs[0].shape)) == ("7", "FP32", [len(numbers)])
+    np.testing.assert_array_equal(found.outputs[0].contents.fp32_contents, numbers)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])

@@ -124,6 +124,37 @@ def test_another_replica_answers_after_half_of_the_time_and_the_late_one_is_not_
     in_loop(use, ensemble)
 
 
+@pytest.mark.parametrize("waited_secs", [0.6, 0.9, 3.0])
+def test_another_replica_answers_a_query_that_has_waited_for_most_of_the_time(waited_secs: float) -> None:
+    ensemble = Ensemble("net", 1, 1.0, replicas=2)
+    silent, other = (HeldLink(ensemble, index, float(index)) for index in range(2))
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(ensemble.ask(X, loop.time() - waited_secs))
+        await sent(other)
+        other.answer()
+        assert (await task).outputs[0][0] == 1
+        assert (len(silent.numbers), ensemble.is_late(0)) == (1, False)
+
+    asyncio.run(run())
+
+
+def test_a_third_replica_answers_when_two_do_not() -> None:
+    ensemble = Ensemble("net", 1, 1.0, replicas=3)
+    links = [HeldLink(ensemble, index, float(index)) for index in range(3)]
+
+    async def use(ask: Callable[[], asyncio.Task[Combined]]) -> None:
+        task = ask()
+        await sent(links[1])
+        assert not links[2].numbers
+        await sent(links[2])
+        links[2].answer()
+        assert (await task).outputs[0][0] == 2
+
+    in_loop(use, ensemble)
+
+
 def test_all_batches_of_a_late_replica_are_sent_to_another_and_each_once() -> None:
     ensemble = Ensemble("net", 1, 1.0, replicas=2)
     silent, other = (HeldLink(ensemble, index, float(index)) for index in range(2))

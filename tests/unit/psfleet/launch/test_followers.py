@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from support.scripted_platform import ScriptedPlatform, job, member
@@ -137,3 +139,32 @@ def test_where_there_is_no_folder_for_locks_a_fleet_is_started_and_removed_witho
         start(platform, Request(job(), Path("job.yaml")))
         assert follower.is_last()
     assert len(platform.applied) == 1
+
+
+def test_a_folder_without_locks_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(file: object, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    platform, request = ScriptedPlatform([]), Request(job(), Path("job.yaml"))
+    with following(platform, "small") as follower:
+        start(platform, request)
+        assert follower.is_last()
+    assert platform.applied == [request]
+
+
+def test_locks_are_those_that_nfs_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There a share needs a file that is open for reading, and all of the lock one that is open for writing."""
+    locked, operations = fcntl.flock, []
+
+    def flock(file: IO[str], operation: int) -> None:
+        kind = operation & ~fcntl.LOCK_NB
+        if (kind == fcntl.LOCK_SH and not file.readable()) or (kind == fcntl.LOCK_EX and not file.writable()):
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        operations.append(kind)
+        locked(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with following(ScriptedPlatform([]), "small") as first, following(ScriptedPlatform([]), "small"):
+        assert not first.is_last()
+    assert {fcntl.LOCK_SH, fcntl.LOCK_EX} <= set(operations)

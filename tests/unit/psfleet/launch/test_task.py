@@ -151,3 +151,12 @@ def read(fleet: Job, found: HostTask, folder: Path, is_text: bool) -> settings.S
         cause="",
         logs_text=is_text,
     )
+
+
+def test_a_colocated_worker_is_at_the_entry_of_its_ps() -> None:
+    colocated = job(fleet={"workers": 2, "colocate": True})
+    assert task_of(colocated, Wanted("worker", 1, PS), None) == HostTask("worker", 1, ADDRESSES, ADDRESSES[1])
+    with pytest.raises(UsageError, match=r"--role is .ps., expected worker with fleet\.colocate"):
+        task_of(colocated, Wanted("ps", 0, PS), None)
+    with pytest.raises(UsageError, match="expected --address only for a worker that is none"):
+        task_of(colocated, Wanted("worker", 1, PS, "c:4000"), None)

@@ -72,6 +72,16 @@ def test_a_prediction_is_started_followed_copied_and_removed_with_what_it_has(vo
     assert order == expected
 
 
+def test_a_model_in_a_store_is_read_there_by_the_driver(volume: Path, out: Path) -> None:
+    place = platform(volume, [], RUNS, DONE, chief=PREDICTED)
+    predict(place, out, folder="", url="s3://bucket/run")
+    (request,) = place.applied
+    assert request.job.checkpoint.store == "s3://bucket/run"
+    assert request.activity is not None
+    order = PredictionOrder.from_json(request.activity.driver_variables["PSFLEET_PREDICTION"], "order")
+    assert order.source == "s3://bucket/run"
+
+
 @pytest.mark.parametrize(
     ("code", "expected", "is_deleted"), [(70, 70, True), (65, 65, True), (137, 75, False), (75, 75, False)]
 )

@@ -12,6 +12,7 @@ from support.exported_run import trained
 from support.scripted_platform import ScriptedPlatform
 from support.study_samples import JOB
 
+from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.errors import NoCheckpointError, UsageError
 from psfleet.predictions.platform_model import PlatformModel, find_model
 from psfleet.sweep.database import DATABASE, opened, optuna_module
@@ -100,11 +101,23 @@ def test_what_has_no_model_is_refused(tmp_path: Path, place: ScriptedPlatform) -
         find_model(place, str(tmp_path), None, False)
 
 
-def test_stores_are_refused(tmp_path: Path, place: ScriptedPlatform) -> None:
+def test_a_job_with_a_store_needs_no_results_on_the_platform(tmp_path: Path, place: ScriptedPlatform) -> None:
+    place.keeps_results = False
     job = job_file(tmp_path, checkpoint={"store": "s3://bucket/run"}, tls=True)
-    for text in ("s3://bucket/run", str(job)):
-        with pytest.raises(UsageError, match="is in an object store, from which containers do not predict"):
-            find_model(place, text, None, False)
+    found = find_model(place, str(job), 20, False)
+    assert (*found_in(found), found.url, found.step) == ("tiny", tmp_path, 3, "", "", "s3://bucket/run", 20)
+
+
+def test_a_url_stands_for_the_checkpoint_that_the_store_has_now(
+    tmp_path: Path, place: ScriptedPlatform, bucket: StoreFolder
+) -> None:
+    (folder,) = (trained(tmp_path) / "checkpoints").iterdir()
+    for path in folder.iterdir():
+        (bucket / "checkpoints" / folder.name / path.name).write_bytes(path.read_bytes())
+    found = find_model(place, str(bucket), 0, False)
+    assert (*found_in(found), found.url, found.step) == (
+        "net", tmp_path, 1, "", "", f"{bucket}/checkpoints/{folder.name}", None,
+    )  # fmt: skip
 
 
 def test_the_folder_of_a_study_names_no_program(tmp_path: Path, place: ScriptedPlatform) -> None:

@@ -30,13 +30,14 @@ def test_containers_fetch_each_file_of_a_checkpoint_by_its_name(
     assert job_from_json(request.job, "test").program == "versioned_program:keras_program"
 
 
-def test_containers_read_a_store_themselves(tmp_path: Path, bucket: StoreFolder) -> None:
+def test_workers_in_containers_need_no_access_to_a_store(tmp_path: Path, bucket: StoreFolder) -> None:
     (folder,) = (trained(tmp_path) / "checkpoints").iterdir()
     for path in folder.iterdir():
         (bucket / "checkpoints" / folder.name / path.name).write_bytes(path.read_bytes())
-    request = find(str(bucket), None, False).request_of_containers("data:set", 2)
-    assert request.checkpoint == f"{bucket}/checkpoints/{folder.name}"
-    assert not request.files
+    stored, here = (find(str(each), None, False) for each in (bucket, tmp_path))
+    assert stored.request_of_containers("data:set", 2) == here.request_of_containers("data:set", 2)
+    assert stored.request("data:set", 2).checkpoint == f"{bucket}/checkpoints/{folder.name}"
+    assert all(isinstance(each, StoreFolder) for each in stored.files().values())
 
 
 def test_other_weights_under_the_same_names_are_another_request(tmp_path: Path) -> None:

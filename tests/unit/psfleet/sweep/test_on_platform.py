@@ -12,7 +12,7 @@ import yaml
 from support.scripted_platform import ScriptedPlatform, ended, log, member
 from support.study_samples import advance, loaded
 
-from psfleet.errors import PsfleetError, UsageError
+from psfleet.errors import LostPeerError, PsfleetError, UsageError
 from psfleet.job.activity import Activity
 from psfleet.launch import watcher
 from psfleet.launch.platform import Member
@@ -67,6 +67,13 @@ def test_a_study_is_started_followed_copied_and_removed(tmp_path: Path, volume: 
     assert str(tmp_path / "program") in (out / "best_program.py").read_text(), "not the folder in the container"
     with (out / "trials.csv").open() as file:
         assert [row["state"] for row in csv.DictReader(file)] == ["complete"] * 2
+
+
+def test_a_study_whose_results_were_deleted_is_not_done(tmp_path: Path, volume: Path) -> None:
+    study, out = loaded(tmp_path), tmp_path / "studies"
+    with pytest.raises(LostPeerError, match="study small is done, but compose has no results of it"):
+        sweep_on(platform(volume, study, DONE), study, out, "compose")
+    assert not (out / "study.db").exists(), "an empty one would be that of a study on this machine"
 
 
 def test_a_copied_study_has_nothing_left_to_do_here(tmp_path: Path, volume: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from support.program_samples import sample_job
 
 from psfleet.addresses import Address, run_address
-from psfleet.job.sections import Fleet
+from psfleet.job.fleet import Fleet
 from psfleet.job.update import Update
 from psfleet.service import settings
 from psfleet.tls.data_plane import Tunnelled, WorkerRoute
@@ -81,3 +81,14 @@ def test_workers_take_connections_of_each_other_only_if_they_lend_devices(
     opened = OpenedTunnels()
     tunnelled("ps", 0, "a:2222", opened, job)
     assert opened.callers() == ("worker",)
+
+
+def test_a_worker_that_is_a_ps_reaches_the_others_at_the_ports_of_ps_by_one_tunnel_each() -> None:
+    job = sample_job().model_copy(update={"fleet": Fleet(ps=2, workers=2, colocate=True)}).model_dump_json()
+    opened = OpenedTunnels()
+    plane = tunnelled("worker", 1, "b:2222", opened, job)
+    assert plane.own == plane.ps[1] == Address("127.0.0.1", 20001)
+    assert opened.callers() == ("worker",)
+    assert opened.dialled() == [("127.0.0.1:20000", "a:2225")]
+    assert plane.meet("digits", 0, "a:2222") == WorkerRoute(plane.ps[0], entry=Address("a", 2225))
+    assert len(opened.dialled()) == 1, "its TensorFlow is that of its ps"

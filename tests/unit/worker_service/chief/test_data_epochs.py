@@ -39,8 +39,8 @@ def loader(*readers: pb.Reader, process: str = "p") -> list[pb.ShardState]:
     return [pb.ShardState(process=process, readers=readers)]
 
 
-def reader(name: str, *passes: pb.Pass, is_alive: bool = True) -> pb.Reader:
-    return pb.Reader(member=pb.Member(process=name), is_alive=is_alive, passes=passes)
+def reader(name: str, *passes: pb.Pass, is_alive: bool = True, step: int = 0) -> pb.Reader:
+    return pb.Reader(member=pb.Member(process=name), is_alive=is_alive, passes=passes, step=step)
 
 
 def found(epochs: DataEpochs) -> list[tuple[int, int, int | None]]:
@@ -179,3 +179,36 @@ def test_a_worker_that_has_read_nothing_yet_is_not_waited_for() -> None:
     epochs = DataEpochs()
     epochs.note(loader(reader("a", a_pass(0, 10, ended=True), a_pass(1, 0)), reader("starting")))
     assert found(epochs)[0] == (0, 10, 0)
+
+
+def test_the_counts_are_complete_once_each_live_worker_that_reads_has_reported_those_of_the_step() -> None:
+    epochs, own = DataEpochs(), a_pass(0, 5)
+    epochs.note(loader(reader("a", own, step=8), reader("b", own, step=7), reader("starting")))
+    assert (epochs.has_counts(7), epochs.has_counts(8)) == (True, False)
+    epochs.note([*loader(reader("b", own, step=7)), *loader(reader("b", own, step=8))])
+    assert epochs.has_counts(8), "another loader has a newer report"
+    epochs.note(loader(reader("a", own, step=9), reader("b", own, step=8, is_alive=False)))
+    assert epochs.has_counts(9), "a worker that died is not waited for"
+
+
+def test_epochs_without_a_loader_that_never_comes_back_are_over_when_training_ends() -> None:
+    """Worker c has not read from the process of the loader that was lost."""
+    epochs = DataEpochs()
+    first = a_pass(0, 5, ended=True, epoch=0), a_pass(1, 2, lost=True, epoch=1)
+    others = [a_pass(each, 3, process="r", loader=1, ended=True, epoch=each) for each in range(4)]
+    newest = a_pass(4, 1, process="r", loader=1, epoch=4)
+    readers = reader("a", *first, *others, newest), reader("c", *others, newest)
+    epochs.note([pb.ShardState(process="p"), pb.ShardState(process="r", readers=readers)])
+    epochs.note([None, pb.ShardState(process="r", readers=readers)])
+    assert [lost for _, _, lost in found(epochs)] == 5 * [None]
+    epochs.end()
+    assert found(epochs) == [(0, 11, 9), (1, 8, 12), (2, 6, 14), (3, 6, 14), (4, 2, None)]
+
+
+def test_a_loader_that_has_never_answered_has_examples_of_unknown_number() -> None:
+    epochs = DataEpochs()
+    epochs.note([*loader(reader("a", a_pass(0, 10, ended=True), a_pass(1, 4))), None])
+    record = epochs.record()
+    assert record is not None
+    assert (record.num_examples, record.delivered, record.lost) == (None, 14, 0)
+    assert found(epochs) == [(0, 10, None), (1, 4, None)]

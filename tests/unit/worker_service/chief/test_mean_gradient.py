@@ -17,7 +17,7 @@ from psfleet.control import run_control_pb2_grpc
 from psfleet.control.server import serving
 from psfleet.control.tensor_stream import receiving, sending
 from psfleet.errors import LostPeerError, UsageError
-from psfleet.job.sections import Fleet
+from psfleet.job.fleet import Fleet
 from psfleet.layout import TensorSpec
 from psfleet.processes.ports import free_addresses
 from worker_service.chief.mean_gradient import MeanGradient

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from support.activity_samples import ACTIVITY, driven_job
 
@@ -93,3 +94,19 @@ def test_the_driver_mounts_the_results_of_another_fleet_as_its_model(tmp_path: P
     mount = {"type": "volume", "source": "model", "target": "/model", "read_only": True}
     assert [name for name, each in content["services"].items() if mount in each["volumes"]] == ["chief"]
     assert "model" not in render(driven_job(), ACTIVITY, tmp_path / "job.yaml")["volumes"]
+
+
+def test_the_driver_alone_reaches_a_store_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    bundle = tmp_path / "ca.pem"
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(bundle))
+    sections = {"checkpoint": {"store": "s3://bucket/run"}, "tls": True}
+    content = render(driven_job(**sections), ACTIVITY, tmp_path / "job.yaml")
+    assert set(content["networks"]) == {"fleet", "outside"}
+    chief, worker = content["services"]["chief"], content["services"]["worker-0"]
+    assert chief["networks"] == ["fleet", "outside"]
+    assert worker["networks"] == ["fleet"]
+    assert chief["environment"]["AWS_SECRET_ACCESS_KEY"] is None, "compose takes it from its own environment"
+    assert str(bundle) in [each["source"] for each in chief["volumes"]]
+    assert "AWS_SECRET_ACCESS_KEY" not in worker["environment"]
+    assert str(bundle) not in [each["source"] for each in worker["volumes"]]

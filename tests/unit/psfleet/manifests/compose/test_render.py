@@ -173,3 +173,18 @@ def test_a_duration_has_the_form_that_compose_can_parse(tmp_path: Path, secs: fl
     """It knows no exponents."""
     found = services(tmp_path, deadlines={"start_secs": secs, "stop_secs": secs})["ps-0"]
     assert (found["stop_grace_period"], found["healthcheck"]["start_period"]) == (text, text)
+
+
+def test_a_colocated_worker_has_a_service_and_the_address_of_its_ps(tmp_path: Path) -> None:
+    store = {"checkpoint": {"store": "s3://bucket/run"}, "tls": True}
+    found = services(tmp_path, fleet={"workers": 3, "colocate": True}, **store)
+    assert set(found) & {"ps-0", "worker"} == set()
+    hosts = {"chief": "worker-0", "worker-1": "worker-1", "worker-2": "worker-2"}
+    for index, (name, host) in enumerate(hosts.items()):
+        environment = found[name]["environment"]
+        assert environment["PSFLEET_PS"] == "worker-0:2222,worker-1:2222,worker-2:2222"
+        assert (environment["PSFLEET_INDEX"], environment["PSFLEET_ADDRESS"]) == (str(index), f"{host}:2222")
+        assert name == host or host in found[name]["networks"]["fleet"]["aliases"]
+        assert "AWS_ACCESS_KEY_ID" in environment, "it writes its part of each checkpoint"
+    assert found["chief"]["depends_on"].keys() == {"worker-1", "worker-2"}
+    assert services(tmp_path, fleet={"workers": 1, "colocate": True})["chief"]["depends_on"] == {}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,7 @@ import pytest
 from support.activity_samples import ACTIVITY, driven_job
 from support.kubernetes_schema import problem, versions
 
-from psfleet.errors import PERMANENT_CODES
+from psfleet.errors import PERMANENT_CODES, UsageError
 from psfleet.job.activity import Activity
 from psfleet.manifests.kubernetes.driven import render
 from psfleet.manifests.kubernetes.names import ACTIVITY as LABEL
@@ -27,9 +30,12 @@ EVERYTHING = {
 }
 
 
-def rendered(folder: Path, **sections: Any) -> list[Object]:
+OF_RUN = ACTIVITY.model_copy(update={"model_fleet": "digits"})
+
+
+def rendered(folder: Path, activity: Activity = ACTIVITY, **sections: Any) -> list[Object]:
     (folder / "program.py").write_text("def build():\n    return None\n")
-    return render(driven_job(**sections), ACTIVITY, folder / "job.yaml")
+    return render(driven_job(**sections), activity, folder / "job.yaml")
 
 
 def only(objects: list[Object], kind: str, name: str) -> Object:
@@ -48,8 +54,10 @@ def environment(objects: list[Object], component: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", [versions()[0], versions()[-1]])
 @pytest.mark.parametrize("sections", [{}, EVERYTHING], ids=["default", "everything"])
-def test_all_objects_are_valid(tmp_path: Path, sections: Object, version: str) -> None:
-    assert not [text for text in (problem(each, version) for each in rendered(tmp_path, **sections)) if text]
+@pytest.mark.parametrize("activity", [ACTIVITY, OF_RUN], ids=["study", "with a model"])
+def test_all_objects_are_valid(tmp_path: Path, activity: Activity, sections: Object, version: str) -> None:
+    objects = rendered(tmp_path, activity, **sections)
+    assert not [text for text in (problem(each, version) for each in objects) if text]
 
 
 def test_there_are_a_driver_and_its_workers_and_nothing_of_ps(tmp_path: Path) -> None:
@@ -75,15 +83,51 @@ def test_each_side_runs_its_module_with_its_variables(tmp_path: Path) -> None:
     assert "PSFLEET_STUDY" not in worker
 
 
-def test_only_the_driver_has_a_port_probes_and_the_volume(tmp_path: Path) -> None:
+def test_a_pod_of_a_worker_is_alive_while_the_file_of_its_process_is_renewed(tmp_path: Path) -> None:
+    objects = rendered(tmp_path)
+    (worker,) = pod(objects, "worker")["spec"]["containers"]
+    life = tmp_path / "life"
+    assert environment(objects, "worker")["PSFLEET_LIFE"] == "/tmp/psfleet-life"
+    command = [each.replace("/tmp/psfleet-life", str(life)) for each in worker["livenessProbe"]["exec"]["command"]]
+    codes = [subprocess.run(command, stderr=subprocess.DEVNULL).returncode]
+    life.touch()
+    codes.append(subprocess.run(command).returncode)
+    os.utime(life, (0, time.time() - 61))
+    assert [*codes, subprocess.run(command).returncode] == [1, 0, 1]
+
+
+def test_only_the_driver_has_a_port_health_and_the_volume(tmp_path: Path) -> None:
     objects = rendered(tmp_path)
     (driver,), (worker,) = (pod(objects, name)["spec"]["containers"] for name in ("chief", "worker"))
     assert driver["ports"] == [{"name": "control", "containerPort": 2223}]
     assert worker["ports"] == []
     assert {"startupProbe", "livenessProbe"} <= driver.keys()
-    assert not {"startupProbe", "livenessProbe"} & worker.keys()
+    assert "startupProbe" not in worker
+    assert "exec" in worker["livenessProbe"]
     mounted = [{mount["name"] for mount in each["volumeMounts"]} for each in (driver, worker)]
     assert ["results" in names for names in mounted] == [True, False]
+
+
+def test_the_driver_alone_mounts_the_results_that_have_the_model(tmp_path: Path) -> None:
+    driver, worker = (pod(rendered(tmp_path, OF_RUN), name)["spec"] for name in ("chief", "worker"))
+    assert {"name": "model", "mountPath": "/model", "readOnly": True} in driver["containers"][0]["volumeMounts"]
+    claim = {"claimName": "digits", "readOnly": True}
+    assert {"name": "model", "persistentVolumeClaim": claim} in driver["volumes"]
+    assert "model" not in {each["name"] for each in worker["volumes"]}
+    affinity = driver["affinity"]["podAffinity"]
+    (near,) = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert near["podAffinityTerm"]["labelSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "digits"
+    assert "requiredDuringSchedulingIgnoredDuringExecution" in affinity, "its own volume"
+
+
+def test_a_volume_of_many_nodes_can_be_mounted_on_any(tmp_path: Path) -> None:
+    objects = rendered(tmp_path, OF_RUN, container={"access_mode": "ReadWriteMany"})
+    assert "affinity" not in pod(objects, "chief")["spec"]
+
+
+def test_a_model_in_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is in /runs/digits on this machine, which pods cannot mount"):
+        rendered(tmp_path, ACTIVITY.model_copy(update={"model_folder": "/runs/digits"}))
 
 
 def test_pods_are_those_of_a_run_otherwise(tmp_path: Path) -> None:

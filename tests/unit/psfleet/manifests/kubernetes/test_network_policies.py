@@ -133,3 +133,11 @@ def test_loaders_leave_the_fleet_only_for_names_and_where_the_job_says(tmp_path:
     names, *others = rules
     assert {port["port"] for port in names["ports"]} == {53, 5353}
     assert others == [extra]
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_colocated_workers_reach_each_other_and_nobody_else_does(tmp_path: Path, tls: bool) -> None:
+    specs = policies(tmp_path, fleet={"workers": 3, "colocate": True}, tls=tls)
+    ports = {TUNNEL if tls else DATA, CONTROL}
+    workers = ("chief", "worker")
+    assert reached(specs) == {(own, other): ports for own in workers for other in workers}

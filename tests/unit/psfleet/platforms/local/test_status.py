@@ -9,8 +9,8 @@ import pytest
 from support.program_samples import sample_job
 from support.scripted_platform import log
 
+from psfleet.job.fleet import Fleet
 from psfleet.job.input import Input
-from psfleet.job.sections import Fleet
 from psfleet.platforms.local.status import local_statuses
 from psfleet.run_folder import claimed
 
@@ -109,3 +109,10 @@ def test_runs_that_ended_or_are_elsewhere_are_not_shown(tmp_path: Path) -> None:
     with claimed(tmp_path / "copied", JOB, fresh=False, platform="compose"):
         assert local_statuses(tmp_path, None) == []
     assert local_statuses(tmp_path / "none", None) == []
+
+
+def test_ps_within_workers_have_no_rows(tmp_path: Path) -> None:
+    job = JOB.model_copy(update={"fleet": Fleet(workers=2, ps=2, colocate=True)})
+    with claimed(tmp_path / "a", job, fresh=False) as folder:
+        folder.log("worker", 0).write_text("\n".join(log(TABLE)) + "\n")
+        assert [(row.role, row.index) for row in local_statuses(tmp_path, None)] == [("chief", 0), ("spare", 1)]

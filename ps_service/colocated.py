@@ -1,0 +1,106 @@
+"""The ps in a worker's process with `fleet.colocate`: both use one TensorFlow server and one control port."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ps_service.fleet_view import LINGER_SECS
+from ps_service.metrics import PsMetrics
+from ps_service.service import SAVE_SECS, attend
+from ps_service.servicer import ControlServicer
+from psfleet.errors import BUG, BadJobError, PsfleetError
+from psfleet.job.job import Job
+from psfleet.service.metrics import Readings
+from psfleet.service.process import Stop
+from psfleet.service.settings import INDEX, Settings
+from psfleet.tf.gpus import show_gpus
+from psfleet.tf.server import boot
+from psfleet.tls.data_plane import DataPlane, data_plane
+
+if TYPE_CHECKING:
+    # Not imported without TLS: it takes 80 ms.
+    from psfleet.tls.identity import Identity
+
+logger = logging.getLogger("psfleet.ps")
+
+END_SECS = LINGER_SECS + SAVE_SECS + 1.0
+"""For the thread of the ps to end, which has deadlines of its own."""
+
+
+class ColocatedPs:
+    """A ps on TensorFlow's server of this process, which it starts.
+
+    Args of the constructor:
+        settings: Of this process, whose index is that of the ps, too.
+        plane: Of this process.
+
+    Attributes:
+        servicer: Its control plane.
+        plane: Of this process.
+    """
+
+    def __init__(self, settings: Settings, job: Job, plane: DataPlane, stop: Stop) -> None:
+        self.plane = plane
+        self._settings, self._stop = settings, stop
+        self._leaving = threading.Event()
+        show_gpus(job.device, settings.index)
+        target = boot(plane.own, job.device, job.device.virtual_cpus, answers_peers=True)
+        plane.check()
+        self.servicer = ControlServicer(target, settings.run, settings.cause, plane)
+        self._metrics = PsMetrics(settings.index)
+        self._thread = threading.Thread(target=self._attend, name="ps", daemon=True)
+
+    def readings(self) -> Iterator[Readings]:
+        """Its metrics; from any thread."""
+        return self._metrics.read(self.servicer.runs())
+
+    @contextmanager
+    def attended(self) -> Iterator[None]:
+        """Context manager in which the ps serves its run. The worker ends in it.
+
+        At the end it waits until all workers know how the run has ended; if this process must end before, only until a
+        checkpoint part is saved that needs it.
+        """
+        self._thread.start()
+        try:
+            yield
+        finally:
+            if self._stop.event.is_set():
+                self._leaving.set()
+            is_over = any(run.outcome is not None for run in self.servicer.runs())
+            if is_over or self._leaving.is_set():
+                self._thread.join(END_SECS)
+
+    def _attend(self) -> None:
+        """Ends this process if the ps fails: the worker would wait for it."""
+        try:
+            attend(self.servicer, self._settings, self._leaving)
+        except PsfleetError as error:
+            extra = {"event": "failed", "exit_code": error.exit_code, "details": error.details}
+            logger.error("%s", error, extra=extra)
+            self._stop.end_process(error.exit_code)
+        except Exception as error:
+            text, details = f"a bug in psfleet: {type(error).__name__}: {error}", traceback.format_exc()
+            logger.critical("%s", text, extra={"event": "failed", "exit_code": BUG, "details": details})
+            self._stop.end_process(BUG)
+
+
+@contextmanager
+def colocated_ps(settings: Settings, job: Job, identity: Identity | None, stop: Stop) -> Iterator[ColocatedPs]:
+    """Context manager for the ps with the index of this worker, which does not serve yet.
+
+    Raises:
+        BadJobError: The worker has no index, or the data plane cannot be set up.
+        LostPeerError: A port is taken.
+    """
+    if settings.index not in range(len(settings.ps)):
+        raise BadJobError(
+            f"{INDEX} is {settings.index}, expected 0 to {len(settings.ps) - 1} with fleet.colocate: it is that of a ps"
+        )
+    with data_plane(settings, "worker", settings.index, identity) as plane:
+        yield ColocatedPs(settings, job, plane, stop)
