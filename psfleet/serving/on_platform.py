@@ -121,9 +121,11 @@ def serve_on(platform: Platform, request: Request, show: Callable[[str], None]) 
         )
     except TakenDownError:
         raise
-    except PsfleetError:
+    except PsfleetError as error:
         if is_new:
             remove(platform, name)
+        else:
+            error.args = (f"{error}; the service stays, `psfleet down {name}` ends it",)
         raise
 
 
