@@ -6,13 +6,16 @@ import re
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
+from psfleet.cli.arguments import Context, Namespace, OnMachine
+from psfleet.cli.serve_in_containers import Wanted, serve_in_containers
 from psfleet.errors import SIGNAL_BASE, UsageError
 from psfleet.inference.access import MAX_CONNECTIONS
 from psfleet.job.service_access import BETWEEN_GRAPH, MODES, FrontOptions, Mode
+from psfleet.platforms.choice import require_no_cluster
 from psfleet.serving import sources
 from psfleet.serving.service import serve as run_service
 
@@ -54,12 +57,13 @@ def serve(
     linger_secs: Annotated[float, typer.Option(min=0, help="How long a query waits for others.")] = 0.002,
     max_query_bytes: Annotated[int, typer.Option(min=1, help="The largest message of a query.")] = MAX_QUERY_BYTES,
     out: Annotated[Path | None, typer.Option(help="The folder of the logs; services/<name> by default.")] = None,
-    on: Annotated[str | None, typer.Option("--on", metavar="PLATFORM", help="Processes of this machine only.")] = None,
+    on: OnMachine = None,
+    context: Context = None,
+    namespace: Namespace = None,
 ) -> None:
     """Serve models by the Open Inference Protocol over REST and gRPC; newer checkpoints of the runs replace them."""
-    _require_usable(on, name)
-    mode = _mode(members)
-    found = replace(_sources(models, top, step, best, name), replicas=replicas)
+    if name is not None and not NAME.fullmatch(name):
+        raise UsageError(f"--name {name!r}: expected letters, digits, dots, dashes and underscores, a letter first")
     options = FrontOptions(
         host=host,
         rest_port=rest_port,
@@ -73,18 +77,24 @@ def serve(
         tls_cert=_absolute(tls_cert),
         tls_key=_absolute(tls_key),
     )
-    folder = out if out is not None else Path("services") / found.name
-    number = run_service(found, mode, options, metrics_port, folder, lambda text: typer.echo(text, err=True))
-    raise typer.Exit(SIGNAL_BASE + number)
-
-
-def _require_usable(on: str | None, name: str | None) -> None:
+    wanted = Wanted(models, top, step, best, name, replicas, _mode(members), options, metrics_port)
     if on is not None:
-        raise UsageError(f"--on {on}: services run as processes of this machine, expected no --on")
+        serve_in_containers(wanted, out, on, context, namespace)
+        return
+    require_no_cluster(context, namespace)
+    _serve_here(wanted, out)
+
+
+def _serve_here(wanted: Wanted, out: Path | None) -> NoReturn:
+    """Serves by processes of this machine."""
     if find_spec("aiohttp") is None:
         raise UsageError("aiohttp is not installed, expected the extra: pip install 'psfleet[serve]'")
-    if name is not None and not NAME.fullmatch(name):
-        raise UsageError(f"--name {name!r}: expected letters, digits, dots, dashes and underscores, a letter first")
+    found = replace(_sources(wanted), replicas=wanted.replicas)
+    folder = out if out is not None else Path("services") / found.name
+    number = run_service(
+        found, wanted.mode, wanted.options, wanted.metrics_port, folder, lambda text: typer.echo(text, err=True)
+    )
+    raise typer.Exit(SIGNAL_BASE + number)
 
 
 def _mode(text: str) -> Mode:
@@ -98,7 +108,8 @@ def _absolute(file: Path | None) -> str | None:
     return None if file is None else str(file.absolute())
 
 
-def _sources(models: list[str], top: int | None, step: int | None, best: bool, name: str | None) -> sources.Sources:
+def _sources(wanted: Wanted) -> sources.Sources:
+    models, top, step, best, name = wanted.models, wanted.top, wanted.step, wanted.best, wanted.name
     study = sources.study_folder(models[0]) if len(models) == 1 else None
     if study is None:
         if top is not None:

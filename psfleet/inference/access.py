@@ -45,7 +45,7 @@ def read_access(options: FrontOptions) -> ClientAccess:
         UsageError: As of `read_token`, `server_certificate` and `allow_connections`.
     """
     allow_connections(options.max_connections)
-    token = read_token(options.host, Path(options.token_file) if options.token_file else None)
+    token = read_token(options.published_at or options.host, Path(options.token_file) if options.token_file else None)
     return ClientAccess(token, server_certificate(options.tls_cert, options.tls_key), options.max_connections)
 
 

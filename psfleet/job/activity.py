@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 from psfleet.job.access import Access
+from psfleet.job.service_plan import ServicePlan
+
+SERVICE = "service"
+"""Kind of a fleet that serves models; its driver is the front, its workers are the members."""
+OF_SERVICE = {"chief": "front", "worker": "member"}
 
 
 class Activity(Access):
@@ -21,6 +26,7 @@ class Activity(Access):
         model_folder: The folder of the model, on this machine, which only docker compose can mount; empty: it is not
             there.
         model_fleet: The fleet whose results are the folder of the model; empty: none.
+        service: What a service consists of; None: it is something else.
     """
 
     DESCRIPTION: ClassVar[str] = "an activity of a fleet"
@@ -32,6 +38,7 @@ class Activity(Access):
     worker_variables: dict[str, str]
     model_folder: str = ""
     model_fleet: str = ""
+    service: ServicePlan | None = None
 
 
 def kind_of(activity: Activity | None) -> str:
@@ -42,3 +49,8 @@ def kind_of(activity: Activity | None) -> str:
 def named(kind: str) -> str:
     """A kind of activity for messages."""
     return f"a {kind}" if kind else "a training run"
+
+
+def shown_role(kind: str, role: str) -> str:
+    """The role of a member of a fleet for readers: in a service, chief and worker are front and member."""
+    return OF_SERVICE.get(role, role) if kind == SERVICE else role

@@ -23,7 +23,7 @@ class MemberSource(Section):
         best: Whether the best checkpoint is taken, not the newest.
         job: Of a trial: the resolved job.
         weights: Of a trial: the file of its weights.
-        program_folder: Of a trial: the folder of its program.
+        program_folder: The folder of the program; of a run it is empty, if it is that in which the run found it.
     """
 
     run: str | None = None
@@ -49,6 +49,7 @@ class FrontOptions(Section):
         token_file: File with the token of clients; None: there is none.
         tls_cert: File with the certificate of the front; None: it has no TLS.
         tls_key: File with the key of that certificate.
+        published_at: Of a container: the address at which its machine publishes the ports; None: `host`.
     """
 
     host: str
@@ -62,6 +63,7 @@ class FrontOptions(Section):
     token_file: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
+    published_at: str | None = None
 
 
 class ServiceAccess(Access):
@@ -73,6 +75,7 @@ class ServiceAccess(Access):
         num_models: Of the service.
         replicas: Members of each model.
         mode: One of `MODES`: whether each member is a client of the front, or one session of the front has all members.
+        members: Of a front whose members are containers: `host:port` of the TensorFlow server of each, by index.
         member: Of a member: its model.
         options: Of the front.
     """
@@ -84,6 +87,7 @@ class ServiceAccess(Access):
     num_models: PositiveInt
     replicas: PositiveInt = 1
     mode: Mode
+    members: tuple[str, ...] = ()
     member: MemberSource | None = None
     options: FrontOptions | None = None
 

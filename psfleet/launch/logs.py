@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from psfleet.errors import UsageError
+from psfleet.job.activity import shown_role
 from psfleet.launch.log_reader import followed
 from psfleet.launch.platform import TRAINING, Member, chief_of
 from psfleet.launch.shown import ShownPlatform, require
@@ -57,10 +58,11 @@ def with_indices(platform: ShownPlatform, members: Sequence[Member], table: Mapp
 
 
 def task_name(member: Member) -> str:
-    """ps-0, chief, worker-1; a worker without an index has its container's name."""
+    """ps-0, chief, worker-1; a worker without an index has its container's name. Of a service: front, member-0."""
+    role = shown_role(member.activity, member.role)
     if member.role == "chief":
-        return "chief"
-    return f"{member.role}-{member.index}" if member.index is not None else f"{member.role}-of-{member.name}"
+        return role
+    return f"{role}-{member.index}" if member.index is not None else f"{role}-of-{member.name}"
 
 
 def fleet_logs(

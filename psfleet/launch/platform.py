@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -31,6 +31,8 @@ class Request:
         paused: Whether the run is held at the step that it starts from: see `psfleet.start`.
         fleet: The standing fleet of the platform on whose ps it trains; empty: the run has ps of its own.
         activity: What the fleet does instead of training; None: it trains.
+        front_files: Files that only the front of a service gets, by name; neither its environment nor its manifest has
+            them.
     """
 
     job: Job
@@ -39,6 +41,7 @@ class Request:
     paused: bool = False
     fleet: str = ""
     activity: Activity | None = None
+    front_files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from psfleet.errors import SIGNAL_BASE, LostPeerError, UsageError
+from psfleet.job.activity import shown_role
 from psfleet.launch.logs import fleet_table, with_indices
 from psfleet.launch.platform import Member
 from psfleet.launch.shown import ShownPlatform, require
@@ -93,7 +94,7 @@ def _status(platform: ShownPlatform, member: Member, table: Mapping[str, Any]) -
     row: Mapping[str, Any] = next((row for row in rows if row["index"] == member.index), {})
     return TaskStatus(
         fleet=member.fleet,
-        role=row.get("role", member.role),
+        role=row.get("role", shown_role(member.activity, member.role)),
         index=member.index,
         name=member.name,
         state=member.state,

@@ -87,12 +87,21 @@ def url_of(model: str, options: FrontOptions, access: ClientAccess) -> str:
 
 def _require_ports(options: FrontOptions, metrics_port: int) -> None:
     """Checks that no two ports are the same, and that each is free."""
+    for option, port in different_ports(options, metrics_port).items():
+        _require_free(option, "127.0.0.1" if option == "--metrics-port" else options.host, port)
+
+
+def different_ports(options: FrontOptions, metrics_port: int) -> dict[str, int]:
+    """The ports of a service, by the options that give them.
+
+    Raises:
+        UsageError: Two are the same.
+    """
     ports = {"--rest-port": options.rest_port, "--grpc-port": options.grpc_port, "--metrics-port": metrics_port}
     for (one, port), (other, same) in itertools.combinations(ports.items(), 2):
         if port and port == same:
             raise UsageError(f"{one} and {other} are both {port}, expected different ports")
-    for option, port in ports.items():
-        _require_free(option, "127.0.0.1" if option == "--metrics-port" else options.host, port)
+    return ports
 
 
 def _require_free(option: str, host: str, port: int) -> None:

@@ -69,13 +69,30 @@ def of_runs(runs: Sequence[str], step: int | None, best: bool, name: str | None 
         UsageError: There is no such run or checkpoint, a run is given twice, or the runs are of jobs with other names.
         NoCheckpointError: A run has no valid checkpoint.
     """
+    require_each_once(runs)
+    found = name_of_all([_name_of_job(run, step, best) for run in runs], name)
+    return Sources(found, tuple(MemberSource(run=_absolute(run), step=step, best=best) for run in runs))
+
+
+def require_each_once(runs: Sequence[str]) -> None:
+    """Checks that no run is given twice.
+
+    Raises:
+        UsageError: One is.
+    """
     if len(set(runs)) != len(runs):
         raise UsageError(f"{next(run for run in runs if runs.count(run) > 1)} is given twice, expected each run once")
-    names = {run: _name_of_job(run, step, best) for run in runs}
-    if len(set(names.values())) > 1 and name is None:
-        raise UsageError(f"the runs are of jobs {', '.join(sorted(set(names.values())))}, expected one name, or --name")
-    members = tuple(MemberSource(run=_absolute(run), step=step, best=best) for run in runs)
-    return Sources(name or next(iter(names.values())), members)
+
+
+def name_of_all(names: Sequence[str], given: str | None) -> str:
+    """The name of a service: the given one, or that of the jobs of all its runs.
+
+    Raises:
+        UsageError: The jobs have several names, and none is given.
+    """
+    if len(set(names)) > 1 and given is None:
+        raise UsageError(f"the runs are of jobs {', '.join(sorted(set(names)))}, expected one name, or --name")
+    return given or names[0]
 
 
 def study_folder(text: str) -> Path | None:
@@ -104,13 +121,19 @@ def of_study(folder: Path, top: int) -> Sources:
         UsageError: The study has not so many trials with weights, or Optuna is not installed.
         StorageError: The database is locked.
     """
+    name, kept = trials_with_weights(folder, top)
+    return Sources(name, tuple(map(_member, kept)))
+
+
+def trials_with_weights(folder: Path, top: int) -> tuple[str, list[KeptTrial]]:
+    """As `best_trials`; raises as `of_study`."""
     name, kept = best_trials(folder, top)
     if len(kept) < top:
         raise UsageError(
             f"--top {top}: {folder} has weights of the best {len(kept)} trials, expected at most as many; `keep` of "
             "the study file says how many are kept"
         )
-    return Sources(name, tuple(map(_member, kept)))
+    return name, kept
 
 
 def best_trials(folder: Path, top: int) -> tuple[str, list[KeptTrial]]:

@@ -1,7 +1,7 @@
-"""Makes TensorFlow's server listen on loopback only. It binds all interfaces, and no option changes that.
+"""Makes TensorFlow's server listen on one address only, as of loopback. It binds all, and no option changes that.
 
 A library calls bind(2) through a slot: a pointer that the dynamic linker fills (ELF, procedure linkage table). While a
-server starts, the slots of TensorFlow's libraries point to a function that replaces the address by that of loopback.
+server starts, the slots of TensorFlow's libraries point to a function that replaces the address.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _one_at_a_time = threading.Lock()
 
 
 @contextmanager
-def on_loopback(port: int, host: str) -> Iterator[None]:
-    """Context manager in whose block TensorFlow binds this port on one address only, an IPv4 one of loopback.
+def bound_to(port: int, host: str) -> Iterator[None]:
+    """Context manager in whose block TensorFlow binds this port on one address only, an IPv4 one of this machine.
 
     Has no effect if the slots are not found (not Linux, or another processor): check the port afterwards
     (`psfleet.tls.listeners`).
@@ -47,12 +47,12 @@ def on_loopback(port: int, host: str) -> Iterator[None]:
     libc = ctypes.CDLL(None, use_errno=True)
     bind = _Bind(("bind", libc))
 
-    def bind_on_loopback(descriptor: int, address: int, length: int) -> int:
+    def bind_to_host(descriptor: int, address: int, length: int) -> int:
         replaced = loopback_address(ctypes.string_at(address, length), port, host)
         return bind(descriptor, ctypes.cast(ctypes.c_char_p(replaced), ctypes.c_void_p), length)
 
     with _one_at_a_time:
-        hook = _Bind(bind_on_loopback)
+        hook = _Bind(bind_to_host)
         before = [(slot, slot.write(libc, ctypes.cast(hook, ctypes.c_void_p).value or 0)) for slot in _slots(b"bind")]
         try:
             yield

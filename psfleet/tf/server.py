@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
@@ -11,22 +12,31 @@ import tensorflow.compat.v1 as v1
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
 from psfleet.addresses import Address
-from psfleet.errors import LostPeerError
+from psfleet.errors import BadJobError, LostPeerError
 from psfleet.job.job import Job
 from psfleet.job.sections import Device
+from psfleet.polling import wait_until
 from psfleet.service import settings
 from psfleet.service.cpu import num_threads
 from psfleet.tf.error_text import reason
-from psfleet.tf.loopback import on_loopback
-from psfleet.tls.listeners import process_listens_on_loopback_alone
+from psfleet.tf.loopback import bound_to
+from psfleet.tls.listeners import process_listens_on, process_listens_on_loopback_alone
 
 logger = logging.getLogger("psfleet")
 
 PORT_IN_USE = "Could not start gRPC server"
 """TensorFlow's message if it cannot bind the port. Other messages are about devices, such as a GPU without memory."""
+RESOLVE_SECS = 30.0
+"""Until a host has an address."""
 
 
-def boot(address: Address, device: Device | None, num_cpus: int | None = None, answers_peers: bool = False) -> str:
+def boot(
+    address: Address,
+    device: Device | None,
+    num_cpus: int | None = None,
+    answers_peers: bool = False,
+    is_on_own_host: bool = False,
+) -> str:
     """Starts the server of a one-task cluster, which runs until the process exits.
 
     The job name must differ from those in a session's ClusterSpec (ps, worker): TensorFlow refuses a propagated
@@ -37,21 +47,25 @@ def boot(address: Address, device: Device | None, num_cpus: int | None = None, a
         device: Threads and accelerators; None: TensorFlow's defaults, with as many threads as the container has cores.
         num_cpus: Number of CPU devices, which share the threads; None: one.
         answers_peers: See `server_config`.
+        is_on_own_host: Whether it listens on its host only, also if that is not one of loopback.
 
     Returns:
         The session target, `grpc://host:port`.
 
     Raises:
         LostPeerError: The port is in use, or TensorFlow cannot use a device; gives the reason.
+        DeadlineError: The host is not known.
+        BadJobError: It listens on other addresses than its host, where it may not.
     """
     loopback = address.loopback_host
+    only = resolved(address.host) if is_on_own_host and not loopback else loopback
     cluster = tf.train.ClusterSpec({"boot": [address.data]})
     config = server_config(device, answers_peers)
     if num_cpus is not None:
         # Not `tf.config.set_logical_device_configuration`, which is for eager execution: a server ignores it.
         config.device_count["CPU"] = num_cpus
     try:
-        with on_loopback(address.port, loopback) if loopback else nullcontext():
+        with bound_to(address.port, only) if only else nullcontext():
             server = v1.train.Server(cluster, job_name="boot", task_index=0, config=config)
     except tf.errors.OpError as error:
         if PORT_IN_USE in error.message:
@@ -64,8 +78,26 @@ def boot(address: Address, device: Device | None, num_cpus: int | None = None, a
             "TensorFlow's port %d is open on all interfaces, expected loopback: hosts that reach it can run code",
             address.port,
         )
+    if only and not loopback and not process_listens_on(address.port, only):
+        raise BadJobError(f"TensorFlow's port {address.port} is open on all interfaces, expected {only} alone")
     _alive.append(server)
     return f"grpc://{address.data}"
+
+
+def resolved(host: str) -> str:
+    """The IPv4 address of a host.
+
+    Raises:
+        DeadlineError: It is not known within `RESOLVE_SECS`: the engine may be about to publish the name.
+    """
+
+    def found() -> str:
+        try:
+            return socket.gethostbyname(host)
+        except OSError:
+            return ""
+
+    return wait_until(found, RESOLVE_SECS, f"the address of {host}")
 
 
 def server_config(device: Device | None, answers_peers: bool) -> v1.ConfigProto:

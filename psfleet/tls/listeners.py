@@ -62,6 +62,11 @@ def process_listens_on_loopback_alone(port: int) -> bool:
     return bool(hosts) and all(map(_is_loopback, hosts))
 
 
+def process_listens_on(port: int, host: str) -> bool:
+    """Whether sockets of this process listen on a port, all of them on one IPv4 address."""
+    return _own_hosts(port) in ({host}, {f"::ffff:{host}"})
+
+
 def _own_hosts(port: int) -> set[str]:
     """Addresses on which sockets of this process listen on a TCP port."""
     hosts = set()

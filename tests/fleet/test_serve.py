@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +11,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from support import triton
 from support.exported_run import BIAS, KERNEL, X, trained, with_checkpoint
 from support.rows import first_rows
 from support.served import Served, query, serving
@@ -96,30 +93,9 @@ def test_the_client_of_the_documentation_gets_answers(served: Served, capsys: py
     assert capsys.readouterr().out == f"[2, 3] {bias * 2}\nstep 5 by 2 of 2 members\n"
 
 
-TRITON = """
-import json, sys, warnings
-warnings.simplefilter("ignore")
-import numpy as np
-import tritonclient.grpc, tritonclient.http
-x = np.array(json.loads(sys.argv[3]), np.float32)
-for module, port in ((tritonclient.http, sys.argv[1]), (tritonclient.grpc, sys.argv[2])):
-    client = module.InferenceServerClient(f"127.0.0.1:{port}")
-    assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("net")
-    given = module.InferInput("input_0", x.shape, "FP32")
-    given.set_data_from_numpy(x)
-    print(json.dumps(client.infer("net", [given]).as_numpy("output_0").tolist()))
-"""
-
-
 def test_tritonclient_gets_answers(served: Served) -> None:
-    """In a process of its own: its messages have the names of psfleet's."""
-    arguments = [str(served.rest_port), str(served.grpc_port), json.dumps(X.tolist())]
-    command = [sys.executable, "-c", TRITON, *arguments]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    np.testing.assert_allclose(answers, [MEAN, MEAN], rtol=1e-6)
+    found = triton.answers(served.rest_port, served.grpc_port, X)
+    np.testing.assert_allclose(found, [MEAN, MEAN], rtol=1e-6)
 
 
 @pytest.mark.parametrize(

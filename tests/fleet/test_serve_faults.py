@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
-import numpy as np
 import pytest
-from support.exported_run import BIAS, KERNEL, X, trained, with_checkpoint
+from support.asking import TIMEOUT_SECS, Asking, runs
+from support.exported_run import X
 from support.rows import first_rows
 from support.served import READY_SECS, Served, freeze, is_alive, query, serving
 
@@ -22,67 +21,12 @@ from psfleet.job.service_access import BETWEEN_GRAPH, IN_GRAPH
 from psfleet.polling import wait_until
 from psfleet.serving.processes import SILENT_SECS
 
-FIRST = X @ KERNEL + BIAS
-"""Of member 0; the prediction of member 1 is three times that."""
-TIMEOUT_SECS = 1.0
-SLACK_SECS = 0.5
-"""How much later an answer may come, on a machine that runs other tests; 0.02 on an idle one."""
-
-
-def runs(folder: Path) -> list[str]:
-    for name, factor in (("one", 1), ("two", 3)):
-        (folder / name).mkdir()
-        trained(folder / name)
-        with_checkpoint(folder / name, 1, factor * KERNEL, factor * BIAS)
-    return ["one", "two"]
-
 
 @pytest.fixture(scope="module", params=first_rows([BETWEEN_GRAPH, IN_GRAPH]))
 def served(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("served")
     with serving(folder, runs(folder), "--members", request.param, "--timeout-secs", str(TIMEOUT_SECS)) as service:
         yield service
-
-
-class Asking:
-    """Context manager in which clients ask one query after the other; at its end none has failed or was late."""
-
-    def __init__(self, service: Served, clients: int = 3) -> None:
-        self.members: list[str] = []
-        self._service = service
-        self._ends = threading.Event()
-        self._problems: list[str] = []
-        self._threads = [threading.Thread(target=self._ask) for _ in range(clients)]
-
-    def _ask(self) -> None:
-        with self._service.client() as client:
-            while not self._ends.is_set():
-                began = time.monotonic()
-                status, answer = client.status_and_content("POST", "/v2/models/net/infer", query(X))
-                secs = time.monotonic() - began
-                if status != 200 or secs > TIMEOUT_SECS + SLACK_SECS:
-                    self._problems.append(f"{status} after {secs:.2f} s: {answer}")
-                    continue
-                members = answer["parameters"]["members"]
-                factor = {"2 of 2": 2.0, "1 of 2": 1.0}[members]
-                np.testing.assert_allclose(np.reshape(answer["outputs"][0]["data"], [3, 3]), factor * FIRST, rtol=1e-6)
-                self.members.append(members)
-
-    def __enter__(self) -> Asking:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._ends.set()
-        for thread in self._threads:
-            thread.join()
-        assert not self._problems
-
-    def await_answer_of(self, members: str) -> None:
-        """Waits until one more answer is made of so many members."""
-        before = len(self.members)
-        wait_until(lambda: members in self.members[before:], READY_SECS, f"an answer of {members}")
 
 
 def test_a_frozen_member_costs_one_timeout_and_comes_back_when_it_continues(served: Served) -> None:

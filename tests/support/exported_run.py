@@ -110,14 +110,16 @@ def with_checkpoint(
     callable_name: str = "keras_program",
     deadlines: Mapping[str, float] = MappingProxyType({}),
     scope: str = "net/",
+    **sections: Any,
 ) -> Path:
-    """Adds a checkpoint of a step to a run folder that has the program."""
+    """Adds a checkpoint of a step to a run folder that has the program; `sections` are further ones of its job."""
     job = {
         "name": "net",
         "program": f"versioned_program:{callable_name}",
         "optimizer": {"name": "sgd", "learning_rate": 0.1},
         "train": {"steps": 1, "batch_size": 1},
         "deadlines": dict(deadlines),
+        **sections,
     }
     tensors = {f"{scope}dense/kernel": kernel, f"{scope}dense/bias": bias}
     specs = [TensorSpec(name, value.shape, "float32") for name, value in tensors.items()]

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -89,10 +90,15 @@ class Served:
 
 
 class RestClient:
-    """A context manager with one connection; of one thread."""
+    """A context manager with one connection; of one thread.
 
-    def __init__(self, port: int) -> None:
+    Args of the constructor:
+        headers: Of each request.
+    """
+
+    def __init__(self, port: int, headers: Mapping[str, str] = MappingProxyType({})) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        self._headers = headers
 
     def status_and_content(
         self, method: str, path: str, content: object = None, headers: dict[str, str] | None = None
@@ -104,7 +110,7 @@ class RestClient:
     def send(self, method: str, path: str, content: object = None, headers: dict[str, str] | None = None) -> None:
         """Sends a request, whose answer `receive` returns."""
         body = content if isinstance(content, bytes) else None if content is None else json.dumps(content).encode()
-        self._connection.request(method, path, body, headers or {})
+        self._connection.request(method, path, body, {**self._headers, **(headers or {})})
 
     def receive(self) -> tuple[int, dict[str, Any]]:
         """The status and the JSON of the answer to the request that was sent."""

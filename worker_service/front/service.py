@@ -8,6 +8,7 @@ import os
 from contextlib import AsyncExitStack
 
 from psfleet.addresses import Address
+from psfleet.control.credentials import read_identity
 from psfleet.errors import BadJobError
 from psfleet.inference.access import read_access
 from psfleet.inference.batches import Batcher
@@ -16,11 +17,13 @@ from psfleet.inference.grpc_server import serving_grpc
 from psfleet.inference.metrics import ServiceMetrics
 from psfleet.inference.rest import serving_rest
 from psfleet.inference.service import ModelService
-from psfleet.job.service_access import IN_GRAPH, FrontOptions, ServiceAccess, life_file
+from psfleet.job.service_access import IN_GRAPH, FrontOptions, ServiceAccess
 from psfleet.service.metrics_server import exposing
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
 from psfleet.tf.server import boot
+from psfleet.tls.service_plane import ROLE as ROLE_OF_ALL
+from psfleet.tls.service_plane import front_plane
 from worker_service.front.graph_route import GraphRoute
 from worker_service.front.members import Members
 from worker_service.trial.signs_of_life import SignsOfLife
@@ -49,14 +52,17 @@ def serve(settings: Settings, stop: Stop) -> int:
     access = settings.service
     if access is None or access.options is None:
         raise BadJobError("PSFLEET_SERVICE is missing, expected access of a front to a service as JSON")
-    life = SignsOfLife.in_file(life_file(settings.out, ROLE, settings.index))
+    life = SignsOfLife.of_service(settings.out, ROLE, settings.index)
     life.start()
-    target = boot(settings.address, None)
     metrics = ServiceMetrics(access.name)
-    with exposing(settings, metrics.read):
+    identity = read_identity(settings.tls, ROLE_OF_ALL)
+    with front_plane(settings, access.members, identity) as plane, exposing(settings, metrics.read):
+        # In a container it also has an address in the network of its clients, who must not reach TensorFlow.
+        target = boot(plane.own, None, is_on_own_host=True)
+        plane.check()
         # Not asyncio.run: it replaces the handling of signals.
         loop = asyncio.new_event_loop()
-        loop.run_until_complete(_serve(access, access.options, settings.address, target, metrics, life, stop))
+        loop.run_until_complete(_serve(access, access.options, plane.own, target, metrics, life, stop))
     raise stop.error()
 
 

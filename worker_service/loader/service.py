@@ -26,7 +26,7 @@ from psfleet.service.metrics_server import exposing
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
 from psfleet.tf.gpus import hide_gpus
-from psfleet.tf.loopback import on_loopback
+from psfleet.tf.loopback import bound_to
 from psfleet.tls.data_plane import check_loopback
 from psfleet.tls.listeners import process_listens_on_loopback_alone
 from psfleet.tls.loader_plane import LoaderPlane, loader_plane
@@ -118,7 +118,7 @@ def data_service(plane: LoaderPlane, keeps_jobs: bool = False) -> tuple[object, 
 def _bound(address: Address) -> AbstractContextManager[None]:
     """In whose block TensorFlow listens on loopback only if the address is of it."""
     host = address.loopback_host
-    return on_loopback(address.port, host) if host else nullcontext()
+    return bound_to(address.port, host) if host else nullcontext()
 
 
 class LoaderServicer(control_pb2_grpc.ShardControlServicer):

@@ -42,7 +42,8 @@ def load(source: MemberSource) -> tuple[Job, Path, Weights]:
         job = job_from_json(source.job, "the trial")
         return job, Path(source.program_folder), of_trial(source.weights, job.train.steps)
     checkpoint = found_checkpoint(source)
-    return *recorded_program(checkpoint), of_checkpoint(checkpoint)
+    job, folder = recorded_program(checkpoint)
+    return job, Path(source.program_folder or folder), of_checkpoint(checkpoint)
 
 
 class ServedModel:

@@ -6,11 +6,13 @@ import logging
 import os
 
 from psfleet.addresses import Address
+from psfleet.control.credentials import read_identity
 from psfleet.errors import BadJobError, ProgramError, PsfleetError
-from psfleet.job.service_access import life_file
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
 from psfleet.tf.server import boot
+from psfleet.tls.service_plane import ROLE as ROLE_OF_ALL
+from psfleet.tls.service_plane import member_plane
 from worker_service.member.connection import FrontConnection
 from worker_service.member.function import PredictFunction
 from worker_service.member.model import ServedModel, load
@@ -36,23 +38,25 @@ def serve(settings: Settings, stop: Stop) -> int:
     access = settings.service
     if access is None or access.member is None:
         raise BadJobError("PSFLEET_SERVICE is missing, expected access of a member to a service as JSON")
-    life = SignsOfLife.in_file(life_file(settings.out, ROLE, settings.index))
+    life = SignsOfLife.of_service(settings.out, ROLE, settings.index)
     life.start()
     job, folder, weights = load(access.member)
     life.begin(f"program {job.program!r} to be loaded and built", job.deadlines.first_secs)
     model = ServedModel(job, folder, weights)
     life.begin("the front")
-    boot(settings.address, job.device)
     newer = NewerWeights(access.member, weights.origin)
-    front = Address.parse(access.front)
-    with (
-        PredictFunction(model),
-        FrontConnection(front, settings.address, settings.index, model.metadata, job.device) as connection,
-    ):
-        newer.start()
-        connection.join(weights.step)
-        _log(weights.step)
-        answer_all(connection, model, newer, life, stop, job.deadlines.stall_secs)
+    identity = read_identity(settings.tls, ROLE_OF_ALL)
+    with member_plane(settings, Address.parse(access.front), identity) as plane:
+        boot(plane.own, job.device)
+        plane.check()
+        with (
+            PredictFunction(model),
+            FrontConnection(plane.front, plane.own, settings.index, model.metadata, job.device) as connection,
+        ):
+            newer.start()
+            connection.join(weights.step)
+            _log(weights.step)
+            answer_all(connection, model, newer, life, stop, job.deadlines.stall_secs)
     raise stop.error()
 
 

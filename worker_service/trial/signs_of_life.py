@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from psfleet.errors import DeadlineError, PsfleetError
+from psfleet.job.service_access import life_file
 
 logger = logging.getLogger("psfleet.worker")
 
@@ -49,6 +50,13 @@ class SignsOfLife:
     def in_file(cls, path: Path, end_process: Callable[[int], object] = os._exit) -> SignsOfLife:
         """Signs of life that renew the time of a file."""
         return cls(path.touch, end_process)
+
+    @classmethod
+    def of_service(cls, folder: Path, role: str, index: int) -> SignsOfLife:
+        """Those of a process of a service, in the folder of the service, which is made if it is missing."""
+        file = life_file(folder, role, index)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return cls.in_file(file)
 
     def start(self) -> None:
         """Starts the thread."""

@@ -39,6 +39,7 @@ from psfleet.platforms.compose.containers import (
 from psfleet.platforms.compose.engine import translate_errors
 from psfleet.platforms.compose.exec import ContainerCommand, running
 from psfleet.platforms.compose.fleet_labels import ensure_certificates, renew_certificates
+from psfleet.platforms.compose.put_files import put_files
 from psfleet.platforms.compose.requests import require_startable, text_of
 from psfleet.platforms.compose.scaling import scale_loaders, scale_workers
 from psfleet.platforms.compose.volume_reader import remove_readers, volume_reader
@@ -94,6 +95,7 @@ class Compose:
                 ensure_certificates(job.name)
             self.remove(job.name, results=request.fresh)
             engine.compose(project(job.name), text_of(request), request.job_file.resolve().parent, "up", "--no-start")
+            put_files(self._chief(job.name), container.FRONT_FILES, request.front_files)
             self._start(job.name)
 
     @translate_errors()

@@ -9,8 +9,10 @@ import docker
 from docker.models.containers import Container
 from docker.models.volumes import Volume
 
+from psfleet.checkpoint.location import CHECKPOINTS
+from psfleet.job.service_plan import PlannedModel
 from psfleet.launch.platform import Request
-from psfleet.manifests.compose import driven
+from psfleet.manifests.compose import driven, service
 from psfleet.manifests.compose.on_fleet import require_no_way_out
 from psfleet.manifests.compose.render import file_text
 from psfleet.manifests.compose.store_access import require_closed
@@ -32,17 +34,39 @@ def require_startable(
     if request.fleet:
         require_no_way_out(job, request.fleet)
     if job.container.program == "mount":
-        require_readable(request.job_file.resolve().parent)
+        for folder in _program_folders(request):
+            require_readable(folder)
     if request.activity is not None and request.activity.model_folder:
         require_readable(Path(request.activity.model_folder), "**/*")
+    if request.activity is not None and request.activity.service is not None:
+        for model in request.activity.service.models:
+            _require_readable_model(model)
     require_usable(job)
     require_run(job.name, containers)
     require_kind(job.name, request.activity, containers, volumes)
 
 
+def _program_folders(request: Request) -> list[Path]:
+    """The folders of programs that containers mount: one, or of a service that of each model."""
+    plan = request.activity.service if request.activity is not None else None
+    if plan is None:
+        return [request.job_file.resolve().parent]
+    return [Path(folder) for folder in dict.fromkeys(model.program_folder for model in plan.models)]
+
+
+def _require_readable_model(model: PlannedModel) -> None:
+    """Checks that members can read a checkpoint, a run folder, or a folder with weights."""
+    if model.folder:
+        folder = Path(model.folder)
+        require_readable(folder, CHECKPOINTS)
+        require_readable(folder / CHECKPOINTS if (folder / CHECKPOINTS).is_dir() else folder, "**/*")
+
+
 def text_of(request: Request) -> str:
     """The compose file of a request."""
     job, job_file = request.job, request.job_file
+    if request.activity is not None and request.activity.service is not None:
+        return service.file_text(job, request.activity, request.activity.service)
     if request.activity is not None:
         return driven.file_text(job, request.activity, job_file)
     place = OnFleet.of_new_run(job, request.fleet) if request.fleet else None

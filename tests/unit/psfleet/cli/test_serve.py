@@ -13,7 +13,13 @@ from support.exported_run import trained
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--on", "compose"], "--on compose: services run as processes of this machine"),
+        (["--on", "kubernetes"], "--on kubernetes: services run on compose or, without --on, on this machine"),
+        (["--on", "nowhere"], "platform 'nowhere': expected one of compose, kubernetes"),
+        (["--on", "compose", "--out", "logs"], "--out logs: expected only without --on"),
+        (["--on", "compose", "--top", "2"], "--top 2: . is no study"),
+        (["--on", "compose", "--host", "0.0.0.0"], "--host 0.0.0.0 is not one of loopback"),
+        (["--on", "compose", "--rest-port", "8001"], "--rest-port and --grpc-port are both 8001"),
+        (["--namespace", "n"], "--namespace n: expected only with --on kubernetes"),
         (["--members", "both"], "--members both: expected one of between_graph, in_graph"),
         (["--name", "../net"], "--name '../net': expected letters"),
         (["--top", "2"], "--top 2: . is no study"),

@@ -6,6 +6,8 @@ import pytest
 from support.scripted_platform import ScriptedPlatform, ended, log, member
 
 from psfleet.errors import UsageError
+from psfleet.job.activity import SERVICE
+from psfleet.launch.logs import fleet_logs
 from psfleet.launch.platform import Member
 from psfleet.launch.status import TaskStatus, standing_statuses, statuses
 
@@ -82,3 +84,14 @@ def test_the_members_are_listed_once(name: str | None, monkeypatch: pytest.Monke
     for show in (statuses, standing_statuses):
         assert [task.role for task in show(platform, name)] == ["ps"]
     assert len(listed) == 2
+
+
+def test_the_members_of_a_service_are_its_front_and_members() -> None:
+    found = [member("chief", activity=SERVICE), member("worker", 1, activity=SERVICE)]
+    assert [(each.role, each.index) for each in statuses(ScriptedPlatform(found), None)] == [
+        ("front", 0),
+        ("member", 1),
+    ]
+    platform = ScriptedPlatform(found, logs={"chief": ["a"], "worker-1": ["b"]})
+    assert [*fleet_logs(platform, "small", None, follow=False)] == [("front", "a"), ("member-1", "b")]
+    assert [*fleet_logs(platform, "small", "member-1", follow=False)] == [("member-1", "b")]

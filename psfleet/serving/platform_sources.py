@@ -1,0 +1,147 @@
+"""Whose models a service in containers has: of runs of this machine or of the platform, or of the trials of a study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from psfleet.checkpoint import versions
+from psfleet.checkpoint.location import parse
+from psfleet.checkpoint.recorded_program import recorded_program
+from psfleet.errors import UsageError
+from psfleet.job.job import Job, parse_job
+from psfleet.job.reading import path_loader, read_mapping
+from psfleet.job.service_access import MemberSource
+from psfleet.job.service_plan import PlannedModel
+from psfleet.launch.platform import Platform
+from psfleet.manifests import container
+from psfleet.serving.sources import name_of_all, require_each_once, study_folder, trials_with_weights
+from psfleet.sweep.loaded_study import load_study
+
+
+@dataclass(frozen=True)
+class PlatformSources:
+    """The models of a service in containers.
+
+    Attributes:
+        name: Of the job or the study: that of the ensemble.
+        job: Content of the job that describes the containers.
+        models: At least one.
+    """
+
+    name: str
+    job: Mapping[str, Any]
+    models: tuple[PlannedModel, ...]
+
+
+def find_models(
+    platform: Platform, texts: Sequence[str], top: int | None, step: int | None, best: bool, name: str | None
+) -> PlatformSources:
+    """The models that the arguments of `psfleet serve --on` name.
+
+    Args:
+        texts: The file of a study, whose results are on this machine; or job files, for the results of their fleets on
+            the platform, and run folders and checkpoints of this machine.
+        top: Of a study: the number of its best trials; None: one.
+        step, best: Of runs: as of `sources.of_runs`.
+        name: Of the model; None: that of the jobs or of the study.
+
+    Raises:
+        UsageError: There is no such run, checkpoint or study, or containers cannot have it.
+        NoCheckpointError: A run has no valid checkpoint.
+    """
+    if len(texts) == 1 and _is_study(texts[0]):
+        if step is not None or best:
+            raise UsageError(f"{texts[0]} is a study, expected neither --step nor --best")
+        return _of_study(texts[0], top or 1, name)
+    if top is not None:
+        raise UsageError(f"--top {top}: {texts[0]} is no study, expected the file of one, or no --top")
+    require_each_once(texts)
+    found = {text: _of_run(platform, text, step, best) for text in texts}
+    jobs = {text: job for text, (job, _) in found.items()}
+    first = jobs[texts[0]]
+    for text, job in jobs.items():
+        if (job.container, job.tls) != (first.container, first.tls):
+            raise UsageError(f"the jobs of {texts[0]} and {text} differ in `container` or `tls`, expected the same")
+    models = tuple(model for _, model in found.values())
+    return PlatformSources(
+        name_of_all([job.name for job in jobs.values()], name), first.model_dump(mode="json"), models
+    )
+
+
+def _is_study(text: str) -> bool:
+    path = parse(text)
+    if not isinstance(path, Path) or not _is_file(path):
+        return False
+    content = _content(path)
+    return "space" in content and "program" not in content
+
+
+def _of_study(text: str, top: int, name: str | None) -> PlatformSources:
+    loaded = load_study(Path(text))
+    folder = study_folder(text)
+    assert folder is not None, "it is the file of a study"
+    found, kept = trials_with_weights(folder, top)
+    models = tuple(
+        PlannedModel(
+            source=MemberSource(
+                job=trial.job.model_dump_json(),
+                weights=f"{container.MODEL}/{trial.weights.name}",
+                program_folder=container.PROGRAM,
+            ),
+            program_folder=str(loaded.folder.absolute()),
+            folder=str(trial.weights.parent),
+        )
+        for trial in kept
+    )
+    content = loaded.content_of({key: dimension.samples[0] for key, dimension in loaded.study.space.items()})
+    return PlatformSources(name or found, content, models)
+
+
+def _of_run(platform: Platform, text: str, step: int | None, best: bool) -> tuple[Job, PlannedModel]:
+    path = parse(text)
+    if not isinstance(path, Path):
+        raise _is_store(text)
+    source = MemberSource(run=container.MODEL, step=step, best=best, program_folder=container.PROGRAM)
+    if _is_file(path):
+        return _of_fleet(platform, path, source)
+    # A run may train there.
+    checkpoint = versions.find(path, step, best, is_live=True)
+    if not isinstance(checkpoint.folder, Path):
+        raise _is_store(str(checkpoint.folder))
+    job, program_folder = recorded_program(checkpoint)
+    if job.container.program == "mount" and not program_folder.is_dir():
+        raise UsageError(
+            f"{text}: the folder of its program, {program_folder}, is not on this machine, expected the job file of a "
+            "run whose results are on the platform"
+        )
+    home = program_folder if program_folder.is_dir() else Path.cwd()
+    return job, PlannedModel(source=source, program_folder=str(home), folder=str(path.absolute()))
+
+
+def _of_fleet(platform: Platform, path: Path, source: MemberSource) -> tuple[Job, PlannedModel]:
+    job = parse_job(_content(path), str(path))
+    if job.checkpoint.store is not None:
+        raise _is_store(f"checkpoint.store of {path}")
+    if not platform.has_results(job.name):
+        raise UsageError(
+            f"{path}: fleet {job.name} has no results on this platform, expected those of psfleet up, or a run folder"
+        )
+    return job, PlannedModel(source=source, program_folder=str(path.resolve().parent), fleet=job.name)
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_file() and path.suffix in (".yaml", ".yml")
+
+
+def _content(path: Path) -> Mapping[str, Any]:
+    return read_mapping(path, "job file", path_loader(path.resolve().parent))
+
+
+def _is_store(what: str) -> UsageError:
+    return UsageError(
+        f"{what} is in an object store, from which containers do not serve: expected a service on this machine, "
+        "without --on"
+    )
