@@ -59,7 +59,8 @@ class ComposeService(Fleet):
         try:
             with self.client() as client:
                 status, answer = client.status_and_content("POST", f"/v2/models/{self.model}/infer", query(rows))
-        except (OSError, http.client.HTTPException):
+        except (OSError, http.client.HTTPException, ValueError):
+            # A proxy of the machine may answer, not as JSON, while the front does not listen.
             return {}
         return answer if status == http.client.OK else {}
 
