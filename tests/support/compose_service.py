@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from psfleet.cli.serve import NAME
 from psfleet.job.service_access import BETWEEN_GRAPH, Mode
 from psfleet.manifests.certificates_folder import certificates_folder
@@ -45,19 +47,20 @@ class ComposeService(Fleet):
         """A client with a connection of its own."""
         return RestClient(self.rest_port, {"Authorization": f"Bearer {token}"})
 
-    def members(self) -> str:
-        """Of how many members an answer is made; empty: there is no answer."""
-        return str(self._answer().get("parameters", {}).get("members", ""))
+    def members(self, rows: np.ndarray = X) -> str:
+        """Of how many members the answer for some rows is made; empty: there is no answer."""
+        return str(self._answer(rows).get("parameters", {}).get("members", ""))
 
     def version(self) -> str:
         """The version of an answer; empty: there is none."""
-        return str(self._answer().get("model_version", ""))
+        return str(self._answer(X).get("model_version", ""))
 
-    def _answer(self) -> dict[str, Any]:
+    def _answer(self, rows: np.ndarray) -> dict[str, Any]:
         try:
             with self.client() as client:
-                status, answer = client.status_and_content("POST", f"/v2/models/{self.model}/infer", query(X))
-        except (OSError, http.client.HTTPException):
+                status, answer = client.status_and_content("POST", f"/v2/models/{self.model}/infer", query(rows))
+        except (OSError, http.client.HTTPException, ValueError):
+            # A proxy of the machine may answer, not as JSON, while the front does not listen.
             return {}
         return answer if status == http.client.OK else {}
 

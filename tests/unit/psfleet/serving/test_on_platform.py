@@ -74,9 +74,7 @@ def test_a_process_that_dies_again_and_again_ends_it_too() -> None:
 
 def test_a_service_that_another_command_started_stays() -> None:
     found = place([FRONT, replace(MEMBER, restarts=1)], logs={"worker-0": log(FAILED)})
-    with pytest.raises(
-        PsfleetError, match="member-0 failed: .*; the service stays, `psfleet down digits-serve` ends it"
-    ):
+    with pytest.raises(PsfleetError, match=r"member-0 failed: .*; the service stays, `psfleet down digits-serve` ends"):
         serve_on(found, request(), lambda text: None)
     assert found.removed == []
 
