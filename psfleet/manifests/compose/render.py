@@ -33,8 +33,9 @@ HEADER = """\
 # A psfleet fleet, made from a job file by
 #   {command}
 # Change the job file and render again; the training program is the folder mounted at {program}.
-#   docker compose -f FILE up -d [--scale worker=N]     N: workers and spares beside the chief
+#   docker compose -f FILE up -d{scaled}
 """
+SCALED = " [--scale worker=N]     N: workers and spares beside the chief"
 
 Service = dict[str, Any]
 
@@ -63,7 +64,8 @@ def file_text(
     """
     content = render(job, job_file, folder, paused)
     placed = content if place is None else moved(content, network_of(place.fleet), place, FLEET, OUTSIDE)
-    return HEADER.format(command=comment(command), program=container.PROGRAM) + dump(placed)
+    scaled = "" if job.fleet.colocate else SCALED
+    return HEADER.format(command=comment(command), program=container.PROGRAM, scaled=scaled) + dump(placed)
 
 
 def render(job: Job, job_file: Path, folder: Path | None = None, paused: bool = False) -> dict[str, Any]:

@@ -188,3 +188,10 @@ def test_a_colocated_worker_has_a_service_and_the_address_of_its_ps(tmp_path: Pa
         assert "AWS_ACCESS_KEY_ID" in environment, "it writes its part of each checkpoint"
     assert found["chief"]["depends_on"].keys() == {"worker-1", "worker-2"}
     assert services(tmp_path, fleet={"workers": 1, "colocate": True})["chief"]["depends_on"] == {}
+
+
+@pytest.mark.parametrize("colocate", [False, True])
+def test_the_header_names_the_service_worker_where_there_is_one(tmp_path: Path, colocate: bool) -> None:
+    job = parse_job({**JOB, "fleet": {"workers": 3, "colocate": colocate}})
+    text = file_text(job, tmp_path / "job.yaml", None, "")
+    assert ("--scale worker=N" in text) == ("worker" in yaml.safe_load(text)["services"]) == (not colocate)
