@@ -89,6 +89,7 @@ def test_a_stopped_run_saves_its_step_and_resumes_there(tmp_path: Path) -> None:
     assert [ps.used for ps in report.gradients.per_ps] == [2 * (60 - stopped.final_step)] * 2
 
 
+@pytest.mark.extended
 def test_a_worker_whose_restarts_are_used_up_ends_the_run_even_in_async_mode(tmp_path: Path) -> None:
     fleet_of_two = {**COLOCATED, "max_restarts": 0}
     with training(tmp_path, fleet=fleet_of_two, update={"mode": "async"}, checkpoint=OFTEN) as fleet:

@@ -52,12 +52,12 @@ FAULTS_IN_A_RUN = 2
     first_rows(
         [
             ("graph", 2, "between_graph"),
-            ("keras", WORKERS, "colocated"),
+            ("graph", WORKERS, "colocated"),
             ("keras", 1, "between_graph"),
             ("gan", 2, "between_graph"),
             ("graph", 2, "in_graph"),
             ("gan", 2, "in_graph"),
-            ("graph", WORKERS, "colocated"),
+            ("keras", WORKERS, "colocated"),
             ("gan", WORKERS, "colocated"),
         ],
         2,
