@@ -21,7 +21,7 @@ from psfleet.job.losses import require_optimizers
 from psfleet.job.optimizer import AnyOptimizer
 from psfleet.job.parts import require_parts
 from psfleet.job.problems import problem
-from psfleet.job.reading import override, path_loader, read_mapping
+from psfleet.job.reading import is_study, override, read_job_file
 from psfleet.job.tables import require_tables
 from psfleet.job.update import require_in_graph, require_rounds, require_update
 
@@ -97,8 +97,7 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
         UsageError: The file cannot be read, or an override is not `key=value`.
         BadJobError: The content is not a valid job; names each invalid field.
     """
-    content = read_mapping(path, "job file", path_loader(path.resolve().parent))
-    return parse_job(content, str(path), overrides)
+    return parse_job(read_job_file(path), str(path), overrides)
 
 
 def name_of(text: str, expected: str = "a job file that exists, or the name of a job") -> str:
@@ -112,9 +111,8 @@ def name_of(text: str, expected: str = "a job file that exists, or the name of a
     """
     path = Path(text)
     if path.is_file():
-        content = read_mapping(path, "job file", path_loader(path.resolve().parent))
-        # A study file, which the command that runs it validates, has a space and no program.
-        if "space" not in content or "program" in content:
+        content = read_job_file(path)
+        if not is_study(content):
             return parse_job(content, str(path)).name
         text = str(content.get("name"))
     if re.fullmatch(NAME_PATTERN, text):

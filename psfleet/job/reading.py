@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,21 @@ def read_mapping(path: Path, kind: str, loader: type[yaml.SafeLoader] = yaml.Saf
     if not isinstance(content, dict):
         raise BadJobError(f"{kind} {path} holds {type(content).__name__}, expected a mapping of fields")
     return content
+
+
+def read_job_file(path: Path) -> dict[str, Any]:
+    """Reads a job file, or a study file given in its place; raises as `read_mapping`."""
+    return read_mapping(path, "job file", path_loader(path.resolve().parent))
+
+
+def is_study(content: Mapping[str, Any]) -> bool:
+    """Whether the content is that of a study file, which is validated elsewhere: it has a space and no program."""
+    return "space" in content and "program" not in content
+
+
+def is_yaml_file(path: Path) -> bool:
+    """Whether a path is a file in YAML, by its name."""
+    return path.is_file() and path.suffix in (".yaml", ".yml")
 
 
 def path_loader(folder: Path) -> type[yaml.SafeLoader]:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from psfleet.checkpoint.location import parse
+from psfleet.driver.trained_models import program_home, require_results
 from psfleet.errors import UsageError
 from psfleet.job.job import Job, parse_job
-from psfleet.job.reading import path_loader, read_mapping
+from psfleet.job.reading import is_study, is_yaml_file, read_job_file
 from psfleet.launch.platform import Platform
 from psfleet.predictions.source import find
 from psfleet.sweep.database import DATABASE
@@ -56,9 +57,9 @@ def find_model(platform: Platform, text: str, step: int | None, best: bool) -> P
         NoCheckpointError: There is no checkpoint, or none is valid.
     """
     location = parse(text)
-    if isinstance(location, Path) and location.is_file() and location.suffix in (".yaml", ".yml"):
-        content = read_mapping(location, "job file", path_loader(location.resolve().parent))
-        if "space" in content and "program" not in content:
+    if isinstance(location, Path) and is_yaml_file(location):
+        content = read_job_file(location)
+        if is_study(content):
             return _of_study(platform, location, step, best)
         return _of_fleet(platform, location, parse_job(content, text), step, best)
     return _of_run(text, step, best)
@@ -68,10 +69,7 @@ def _of_fleet(platform: Platform, path: Path, job: Job, step: int | None, best: 
     content, home, workers = job.model_dump(mode="json"), path.resolve().parent, job.fleet.workers
     if job.checkpoint.store is not None:
         return PlatformModel(job.name, content, home, workers, url=job.checkpoint.store, step=step, best=best)
-    if not platform.has_results(job.name):
-        raise UsageError(
-            f"{path}: fleet {job.name} has no results on this platform, expected those of psfleet up, or a run folder"
-        )
+    require_results(platform, path, job)
     return PlatformModel(job.name, content, home, workers, fleet=job.name, step=step, best=best)
 
 
@@ -80,7 +78,7 @@ def _of_study(platform: Platform, path: Path, step: int | None, best: bool) -> P
     name, workers = loaded.study.name, loaded.study.fleet.workers
     if step is not None or best:
         raise UsageError(f"{path} is a study, whose best trial is used, expected neither --step nor --best")
-    content = loaded.content_of({key: dimension.samples[0] for key, dimension in loaded.study.space.items()})
+    content = loaded.first_content()
     if platform.has_results(name):
         return PlatformModel(name, content, loaded.folder, workers, fleet=name)
     folder = Path("studies", name).absolute()
@@ -96,12 +94,7 @@ def _of_run(text: str, step: int | None, best: bool) -> PlatformModel:
     found = find(text, step, best)
     if found.checkpoint is None:
         raise UsageError(f"{text} is the folder of a study, expected its study file, whose job has the program")
-    if found.job.container.program == "mount" and not found.folder.is_dir():
-        raise UsageError(
-            f"{text}: the folder of its program, {found.folder}, is not on this machine, expected the job file of a "
-            "run whose results are on the platform"
-        )
-    home = found.folder if found.folder.is_dir() else Path.cwd()
+    home = program_home(text, found.job, found.folder)
     content, folder = found.job.model_dump(mode="json"), found.checkpoint.folder
     model = PlatformModel(found.job.name, content, home, found.job.fleet.workers)
     if isinstance(folder, Path):

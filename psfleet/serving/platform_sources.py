@@ -10,9 +10,10 @@ from typing import Any
 from psfleet.checkpoint import versions
 from psfleet.checkpoint.location import parse
 from psfleet.checkpoint.recorded_program import recorded_program
+from psfleet.driver.trained_models import program_home, require_results
 from psfleet.errors import UsageError
 from psfleet.job.job import Job, parse_job
-from psfleet.job.reading import path_loader, read_mapping
+from psfleet.job.reading import is_study, is_yaml_file, read_job_file
 from psfleet.job.service_access import MemberSource
 from psfleet.job.service_plan import PlannedModel
 from psfleet.launch.platform import Platform
@@ -73,10 +74,7 @@ def find_models(
 
 def _is_study(text: str) -> bool:
     path = parse(text)
-    if not isinstance(path, Path) or not _is_file(path):
-        return False
-    content = _content(path)
-    return "space" in content and "program" not in content
+    return isinstance(path, Path) and is_yaml_file(path) and is_study(read_job_file(path))
 
 
 def _of_study(text: str, top: int, name: str | None) -> PlatformSources:
@@ -96,8 +94,7 @@ def _of_study(text: str, top: int, name: str | None) -> PlatformSources:
         )
         for trial in kept
     )
-    content = loaded.content_of({key: dimension.samples[0] for key, dimension in loaded.study.space.items()})
-    return PlatformSources(name or found, content, models)
+    return PlatformSources(name or found, loaded.first_content(), models)
 
 
 def _of_run(platform: Platform, text: str, step: int | None, best: bool) -> tuple[Job, PlannedModel]:
@@ -105,39 +102,23 @@ def _of_run(platform: Platform, text: str, step: int | None, best: bool) -> tupl
     if not isinstance(path, Path):
         raise _is_store(text)
     source = MemberSource(run=container.MODEL, step=step, best=best, program_folder=container.PROGRAM)
-    if _is_file(path):
+    if is_yaml_file(path):
         return _of_fleet(platform, path, source)
     # A run may train there.
     checkpoint = versions.find(path, step, best, is_live=True)
     if not isinstance(checkpoint.folder, Path):
         raise _is_store(str(checkpoint.folder))
     job, program_folder = recorded_program(checkpoint)
-    if job.container.program == "mount" and not program_folder.is_dir():
-        raise UsageError(
-            f"{text}: the folder of its program, {program_folder}, is not on this machine, expected the job file of a "
-            "run whose results are on the platform"
-        )
-    home = program_folder if program_folder.is_dir() else Path.cwd()
+    home = program_home(text, job, program_folder)
     return job, PlannedModel(source=source, program_folder=str(home), folder=str(path.absolute()))
 
 
 def _of_fleet(platform: Platform, path: Path, source: MemberSource) -> tuple[Job, PlannedModel]:
-    job = parse_job(_content(path), str(path))
+    job = parse_job(read_job_file(path), str(path))
     if job.checkpoint.store is not None:
         raise _is_store(f"checkpoint.store of {path}")
-    if not platform.has_results(job.name):
-        raise UsageError(
-            f"{path}: fleet {job.name} has no results on this platform, expected those of psfleet up, or a run folder"
-        )
+    require_results(platform, path, job)
     return job, PlannedModel(source=source, program_folder=str(path.resolve().parent), fleet=job.name)
-
-
-def _is_file(path: Path) -> bool:
-    return path.is_file() and path.suffix in (".yaml", ".yml")
-
-
-def _content(path: Path) -> Mapping[str, Any]:
-    return read_mapping(path, "job file", path_loader(path.resolve().parent))
 
 
 def _is_store(what: str) -> UsageError:

@@ -29,9 +29,8 @@ def fleet_job(loaded: LoadedStudy) -> Job:
     Raises:
         BadJobError: It is not valid.
     """
-    first = {name: dimension.samples[0] for name, dimension in loaded.study.space.items()}
     number = min(loaded.study.fleet.workers, num_trials(loaded.study))
-    return containers_job(loaded.content_of(first), loaded.study.name, number)
+    return containers_job(loaded.first_content(), loaded.study.name, number)
 
 
 def study_activity(loaded: LoadedStudy) -> Activity:
