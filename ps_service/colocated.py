@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -13,10 +12,10 @@ from ps_service.fleet_view import LINGER_SECS
 from ps_service.metrics import PsMetrics
 from ps_service.service import SAVE_SECS, attend
 from ps_service.servicer import ControlServicer
-from psfleet.errors import BUG, BadJobError, PsfleetError
+from psfleet.errors import BadJobError
 from psfleet.job.job import Job
 from psfleet.service.metrics import Readings
-from psfleet.service.process import Stop
+from psfleet.service.process import Stop, log_failure
 from psfleet.service.settings import INDEX, Settings
 from psfleet.tf.gpus import show_gpus
 from psfleet.tf.server import boot
@@ -80,14 +79,9 @@ class ColocatedPs:
         """Ends this process if the ps fails: the worker would wait for it."""
         try:
             attend(self.servicer, self._settings, self._leaving)
-        except PsfleetError as error:
-            extra = {"event": "failed", "exit_code": error.exit_code, "details": error.details}
-            logger.error("%s", error, extra=extra)
-            self._stop.end_process(error.exit_code)
         except Exception as error:
-            text, details = f"a bug in psfleet: {type(error).__name__}: {error}", traceback.format_exc()
-            logger.critical("%s", text, extra={"event": "failed", "exit_code": BUG, "details": details})
-            self._stop.end_process(BUG)
+            code, _ = log_failure(logger, error)
+            self._stop.end_process(code)
 
 
 @contextmanager

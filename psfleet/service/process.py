@@ -128,15 +128,8 @@ def run_service(role: str, load: Callable[[], Service]) -> None:
         record = stop.record = ExitRecord(settings.records, program=program_digest(settings))
         settings = replace(settings, cause=record.begin() or settings.cause)
         code = _loaded(load)(settings, stop)
-    except PsfleetError as raised:
-        error = stop.cause_of(raised)
-        code, message = error.exit_code, str(error)
-        extra = {"event": "failed", "exit_code": code, "details": error.details}
-        logger.log(logging.INFO if isinstance(error, StoppedError) else logging.ERROR, "%s", error, extra=extra)
-    except Exception as error:
-        message = f"a bug in psfleet: {type(error).__name__}: {error}"
-        extra = {"event": "failed", "exit_code": code, "details": traceback.format_exc()}
-        logger.critical("%s", message, extra=extra)
+    except Exception as raised:
+        code, message = log_failure(logger, stop.cause_of(raised) if isinstance(raised, PsfleetError) else raised)
     finally:
         record.end(code, message)
         _write_termination_message(message)
@@ -148,6 +141,18 @@ def run_service(role: str, load: Callable[[], Service]) -> None:
         finally:
             # Also if the log is on a full disk.
             os._exit(code)
+
+
+def log_failure(logs: logging.Logger, error: Exception) -> tuple[int, str]:
+    """Logs why a service fails, in its last line; returns its exit code and the message. Called by the handler."""
+    if isinstance(error, PsfleetError):
+        code, message, details = error.exit_code, str(error), error.details
+        level = logging.INFO if isinstance(error, StoppedError) else logging.ERROR
+    else:
+        code, message = errors.BUG, f"a bug in psfleet: {type(error).__name__}: {error}"
+        level, details = logging.CRITICAL, traceback.format_exc()
+    logs.log(level, "%s", message, extra={"event": "failed", "exit_code": code, "details": details})
+    return code, message
 
 
 def program_digest(settings: Settings) -> str:
