@@ -17,6 +17,7 @@ from psfleet.launch.platform import COMPOSE, KUBERNETES
 from psfleet.platforms.choice import platform, require_known, require_no_cluster
 from psfleet.serving.on_platform import serve_on, service_request
 from psfleet.serving.platform_sources import find_models
+from psfleet.serving.service import url_of
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,8 @@ def serve_in_containers(wanted: Wanted, out: Path | None, on: str, context: str 
     except KeyboardInterrupt:
         _say(f"interrupted: what has been started stays. The same command waits for the service, `{down}` ends it.")
         raise typer.Exit(SIGNAL_BASE + signal.SIGINT) from None
-    scheme = "http" if wanted.options.tls_cert is None else "https"
-    at = f"{scheme}://{wanted.options.host}:{wanted.options.rest_port}/v2/models/{sources.name}"
-    typer.echo(f"{sources.name} is ready: {at}, gRPC port {wanted.options.grpc_port}; `{down}` ends it")
+    url = url_of(sources.name, wanted.options)
+    typer.echo(f"{sources.name} is ready: {url}, gRPC port {wanted.options.grpc_port}; `{down}` ends it")
 
 
 def _say(text: str) -> None:

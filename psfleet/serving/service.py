@@ -66,7 +66,7 @@ def serve(
                     say(text)
                 if not processes.was_ready and _is_ready(options, access):
                     processes.was_ready = True
-                    url = url_of(sources.name, options, access)
+                    url = url_of(sources.name, options)
                     say(f"{sources.name} is ready: {url}, gRPC port {options.grpc_port}")
                 threading.Event().wait(POLL_SECS)
             processes.front.signal(signal.SIGTERM)
@@ -78,9 +78,9 @@ def serve(
             processes.close()
 
 
-def url_of(model: str, options: FrontOptions, access: ClientAccess) -> str:
+def url_of(model: str, options: FrontOptions) -> str:
     """The URL of a model."""
-    scheme = "http" if access.certificate is None else "https"
+    scheme = "http" if options.tls_cert is None else "https"
     host = f"[{options.host}]" if ":" in options.host else options.host
     return f"{scheme}://{host}:{options.rest_port}/v2/models/{model}"
 
