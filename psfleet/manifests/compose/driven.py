@@ -10,7 +10,7 @@ from psfleet.addresses import DATA_PORT, Address
 from psfleet.job.activity import Activity
 from psfleet.job.job import Job
 from psfleet.manifests import container
-from psfleet.manifests.compose.mounts import bind, plain
+from psfleet.manifests.compose.mounts import bind, plain, volume
 from psfleet.manifests.compose.paths import Paths
 from psfleet.manifests.compose.render import (
     FLEET,
@@ -82,7 +82,7 @@ def render(job: Job, activity: Activity, job_file: Path, folder: Path | None = N
 def _model(activity: Activity) -> list[dict[str, Any]]:
     """The mount of the model."""
     if activity.model_fleet:
-        return [{"type": "volume", "source": MODEL, "target": container.MODEL, "read_only": True}]
+        return [volume(MODEL, container.MODEL)]
     return [bind(plain(activity.model_folder), container.MODEL)] if activity.model_folder else []
 
 

@@ -24,6 +24,11 @@ def certificate_mount(name: str, role: str) -> dict[str, Any]:
     return bind(plain(str(certificates_folder(name) / role)), TLS)
 
 
+def volume(name: str, target: str) -> dict[str, Any]:
+    """A read-only mount of a volume of the file."""
+    return {"type": "volume", "source": name, "target": target, "read_only": True}
+
+
 def plain(text: str) -> str:
     """Escapes `$`, with which compose begins a variable."""
     return text.replace("$", "$$")

@@ -12,7 +12,7 @@ from psfleet.job.job import Job
 from psfleet.manifests import container
 from psfleet.manifests.compose import monitoring, store_access
 from psfleet.manifests.compose.limits import limited
-from psfleet.manifests.compose.mounts import certificate_mount, duration, plain
+from psfleet.manifests.compose.mounts import certificate_mount, duration, plain, volume
 from psfleet.manifests.compose.on_fleet import moved
 from psfleet.manifests.compose.paths import Paths
 from psfleet.manifests.on_fleet import OnFleet
@@ -154,7 +154,7 @@ def _tensorboard(job: Job) -> Service:
         "restart": "unless-stopped",
         "networks": [OUTSIDE],
         "ports": [{"target": TENSORBOARD_PORT, "published": TENSORBOARD_PORTS, "host_ip": "127.0.0.1"}],
-        "volumes": [{"type": "volume", "source": RESULTS, "target": container.OUT, "read_only": True}],
+        "volumes": [volume(RESULTS, container.OUT)],
         "cpu_shares": 64,
         "stop_grace_period": "2s",
         **container_hardening(),

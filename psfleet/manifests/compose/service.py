@@ -14,7 +14,7 @@ from psfleet.job.service_access import ServiceAccess, life_file
 from psfleet.job.service_plan import PlannedModel, ServicePlan
 from psfleet.manifests import container
 from psfleet.manifests.compose.driven import ACTIVITY, CHIEF, CONTENT, OF_TRAINING
-from psfleet.manifests.compose.mounts import bind, duration, plain
+from psfleet.manifests.compose.mounts import bind, duration, plain, volume
 from psfleet.manifests.compose.paths import Paths
 from psfleet.manifests.compose.render import (
     FLEET,
@@ -104,9 +104,7 @@ def _address(member: int) -> Address:
 
 
 def _mount(model: PlannedModel) -> dict[str, Any]:
-    if model.fleet:
-        return {"type": "volume", "source": model.fleet, "target": container.MODEL, "read_only": True}
-    return bind(plain(model.folder), container.MODEL)
+    return volume(model.fleet, container.MODEL) if model.fleet else bind(plain(model.folder), container.MODEL)
 
 
 def _service(
