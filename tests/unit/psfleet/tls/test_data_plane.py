@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import cast
 
 import pytest
+from support.opened_tunnels import OpenedTunnels
 from support.program_samples import sample_job
 
 from psfleet.addresses import Address, run_address
@@ -13,27 +13,7 @@ from psfleet.job.fleet import Fleet
 from psfleet.job.update import Update
 from psfleet.service import settings
 from psfleet.tls.data_plane import Tunnelled, WorkerRoute
-from psfleet.tls.route import Route
 from psfleet.tls.tunnel import Tunnels
-
-
-@dataclass
-class OpenedTunnels:
-    """Stub for `Tunnels`: records the routes."""
-
-    routes: list[Route] = field(default_factory=list)
-
-    def open(self, route: Route) -> None:
-        self.routes.append(route)
-
-    def callers(self) -> tuple[str, ...]:
-        """The roles that the incoming tunnel takes connections of."""
-        [accepting] = [route for route in self.routes if not route.dials]
-        return (accepting.peer, *accepting.other_peers)
-
-    def dialled(self) -> list[tuple[str, str]]:
-        """From where to where the outgoing tunnels lead."""
-        return [(route.accept, route.connect) for route in self.routes if route.dials]
 
 
 def tunnelled(role: str, index: int, address: str, opened: OpenedTunnels, job: str = "") -> Tunnelled:

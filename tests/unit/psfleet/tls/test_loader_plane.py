@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from support.opened_tunnels import OpenedTunnels
 
 from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
@@ -21,28 +21,11 @@ from psfleet.tls import certificates, tunnel
 from psfleet.tls.data_plane import Tunnelled
 from psfleet.tls.identity import Identity
 from psfleet.tls.loader_plane import LoaderPlane, loader_plane
-from psfleet.tls.route import Route
 from psfleet.tls.tunnel import Tunnels
 from worker_service.loader.service import LoaderServicer, data_service
 
 ELSEWHERE = "198.51.100.1"
 """An address for documentation (RFC 5737), to which nothing is sent."""
-
-
-@dataclass
-class OpenedTunnels:
-    """Stub for `Tunnels`: records the routes."""
-
-    routes: list[Route] = field(default_factory=list)
-
-    def __enter__(self) -> OpenedTunnels:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
-    def open(self, route: Route) -> None:
-        self.routes.append(route)
 
 
 def read(role: str, index: int) -> settings.Settings:

@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
+from support.opened_tunnels import OpenedTunnels
 
 from psfleet.addresses import Address
 from psfleet.errors import BadJobError
 from psfleet.service import settings
 from psfleet.tls import service_plane, tunnel
-from psfleet.tls.route import Route
 from psfleet.tls.service_plane import front_plane, member_plane
 
 IDENTITY = cast(Any, object())
 MEMBERS = ("member-0:2222", "member-1:2222")
 FRONT = Address("front", 2222)
-
-
-@dataclass
-class OpenedTunnels:
-    """Stub for `Tunnels`: records the routes."""
-
-    routes: list[Route] = field(default_factory=list)
-
-    def __enter__(self) -> OpenedTunnels:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
-    def open(self, route: Route) -> None:
-        self.routes.append(route)
 
 
 @pytest.fixture
