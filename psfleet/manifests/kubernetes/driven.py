@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from psfleet.addresses import DATA_PORT, Address
 from psfleet.errors import PERMANENT_CODES, UsageError
@@ -17,7 +16,6 @@ from psfleet.manifests.kubernetes.names import (
     JOB_KEY,
     WORKER,
     component_name,
-    labels,
     own_policy,
     require_service_name,
     selector,
@@ -25,7 +23,7 @@ from psfleet.manifests.kubernetes.names import (
 from psfleet.manifests.kubernetes.placement import near_results
 from psfleet.manifests.kubernetes.pod_settings import service_account
 from psfleet.manifests.kubernetes.pod_template import TMP, Object, template
-from psfleet.manifests.kubernetes.policy_rules import NETWORKING, peers, pods_of, policy_spec, tcp, to_resolver
+from psfleet.manifests.kubernetes.policy_rules import fleet_policy, peers, pods_of, tcp, to_resolver
 from psfleet.manifests.kubernetes.program_configmap import Files
 from psfleet.manifests.kubernetes.render import claim, codes, end_on, fleet_object, headless_service, job_object
 from psfleet.manifests.yaml_text import job_text
@@ -142,12 +140,7 @@ def _policies(job: Job) -> list[Object]:
     calls = [{"from": peers(own, [WORKER]), "ports": tcp([container.CONTROL_PORT])}]
     called = [{"to": peers(own, [CHIEF]), "ports": tcp([container.CONTROL_PORT])}]
     return [
-        _policy(job, job.name, {"matchLabels": own}, [], [to_resolver(), *job.kubernetes.egress]),
-        _policy(job, own_policy(job.name, CHIEF), drivers, calls, []),
-        _policy(job, own_policy(job.name, WORKER), workers, [], called),
+        fleet_policy(job, job.name, {"matchLabels": own}, [], [to_resolver(), *job.kubernetes.egress]),
+        fleet_policy(job, own_policy(job.name, CHIEF), drivers, calls, []),
+        fleet_policy(job, own_policy(job.name, WORKER), workers, [], called),
     ]
-
-
-def _policy(job: Job, name: str, pods: Object, ingress: list[Any], egress: list[Any]) -> Object:
-    meta, spec = {"name": name, "labels": labels(job.name)}, policy_spec(pods, ingress, egress)
-    return {"apiVersion": NETWORKING, "kind": "NetworkPolicy", "metadata": meta, "spec": spec}

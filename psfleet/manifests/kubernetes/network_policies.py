@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from psfleet.addresses import Address
 from psfleet.job.job import Job
@@ -16,14 +15,13 @@ from psfleet.manifests.kubernetes.names import (
     PS,
     STANDING,
     WORKER,
-    labels,
     on_fleet_policy,
     own_policy,
     replica_policy,
     selector,
 )
 from psfleet.manifests.kubernetes.pod_template import Object, ports
-from psfleet.manifests.kubernetes.policy_rules import NETWORKING, peers, pods_of, policy_spec, tcp, to_resolver
+from psfleet.manifests.kubernetes.policy_rules import fleet_policy, peers, pods_of, tcp, to_resolver
 from psfleet.manifests.on_fleet import OnFleet
 
 TO_LOADERS = "to-loaders"
@@ -60,7 +58,7 @@ def run_policies(job: Job, place: OnFleet | None = None) -> list[Object]:
     if job.update.is_in_graph:
         egress.append({"to": chief, "ports": tcp([data])})
         opened = [{"from": others, "ports": tcp([data])}]
-        further.append(_policy(job, own_policy(job.name, CHIEF), pods_of(own, [CHIEF]), opened, []))
+        further.append(fleet_policy(job, own_policy(job.name, CHIEF), pods_of(own, [CHIEF]), opened, []))
     if job.fleet.parts > 1:
         further += [policy for replica in range(job.fleet.replicas) for policy in _of_parts(job, replica)]
     egress.append(to_resolver())
@@ -70,7 +68,7 @@ def run_policies(job: Job, place: OnFleet | None = None) -> list[Object]:
     if job.input.num_loaders:
         pods["matchExpressions"] = [{"key": COMPONENT, "operator": "NotIn", "values": [LOADER]}]
         further += _of_loaders(job)
-    return [_policy(job, job.name, pods, ingress, [*egress, *job.kubernetes.egress]), *further]
+    return [fleet_policy(job, job.name, pods, ingress, [*egress, *job.kubernetes.egress]), *further]
 
 
 def _serving(job: Job) -> list[str]:
@@ -84,7 +82,7 @@ def _of_the_ps(job: Job, place: OnFleet | None, ps: Object) -> Object:
     name = own_policy(job.name, PS) if place is None else on_fleet_policy(job.name)
     workers = peers(selector(job.name), [CHIEF, WORKER])
     ingress = [{"from": workers, "ports": tcp([data, control])}]
-    return _policy(job, name, ps, ingress, [{"to": workers, "ports": tcp([data])}])
+    return fleet_policy(job, name, ps, ingress, [{"to": workers, "ports": tcp([data])}])
 
 
 def _of_loaders(job: Job) -> list[Object]:
@@ -95,8 +93,8 @@ def _of_loaders(job: Job) -> list[Object]:
     ingress = [{"from": [{"podSelector": workers}], "ports": open_ports}]
     egress = [{"to": [{"podSelector": loaders}], "ports": open_ports}]
     return [
-        _policy(job, own_policy(job.name, LOADER), loaders, ingress, [to_resolver(), *job.kubernetes.egress]),
-        _policy(job, own_policy(job.name, TO_LOADERS), workers, [], egress),
+        fleet_policy(job, own_policy(job.name, LOADER), loaders, ingress, [to_resolver(), *job.kubernetes.egress]),
+        fleet_policy(job, own_policy(job.name, TO_LOADERS), workers, [], egress),
     ]
 
 
@@ -109,7 +107,7 @@ def _of_parts(job: Job, replica: int) -> list[Object]:
     data, _ = ports(job).values()
     others, port = [{"podSelector": pods} for pods in selected.values()], tcp([data])
     return [
-        _policy(
+        fleet_policy(
             job,
             replica_policy(job.name, replica, component),
             pods,
@@ -126,11 +124,6 @@ def _workers(job: Job, indices: Sequence[int]) -> Object:
     values = [str(index - FIRST_INDEX[WORKER]) for index in indices]
     pods["matchExpressions"].append({"key": COMPLETION_INDEX, "operator": "In", "values": values})
     return pods
-
-
-def _policy(job: Job, name: str, pods: Object, ingress: list[Any], egress: list[Any]) -> Object:
-    meta, spec = {"name": name, "labels": labels(job.name)}, policy_spec(pods, ingress, egress)
-    return {"apiVersion": NETWORKING, "kind": "NetworkPolicy", "metadata": meta, "spec": spec}
 
 
 def _ports_elsewhere(job: Job) -> list[int]:

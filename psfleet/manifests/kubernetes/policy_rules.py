@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from psfleet.manifests.kubernetes.names import COMPONENT
+from psfleet.job.job import Job
+from psfleet.manifests.kubernetes.names import COMPONENT, labels
 from psfleet.manifests.kubernetes.pod_template import Object
 
 NETWORKING = "networking.k8s.io/v1"
 """The API of NetworkPolicies."""
 DNS_PORTS = (53, 5353)
 """Ports of the cluster's resolver, wherever it runs: a policy sees the port of its pod, which is 5353 on OpenShift."""
+
+
+def fleet_policy(job: Job, name: str, pods: Object, ingress: Sequence[Object], egress: Sequence[Object]) -> Object:
+    """A policy of the fleet of a job; see `policy_spec`."""
+    meta, spec = {"name": name, "labels": labels(job.name)}, policy_spec(pods, ingress, egress)
+    return {"apiVersion": NETWORKING, "kind": "NetworkPolicy", "metadata": meta, "spec": spec}
 
 
 def policy_spec(pods: Object, ingress: Sequence[Object], egress: Sequence[Object]) -> Object:
