@@ -37,6 +37,11 @@ FAILURE_LINES = 50
 HEALTHY = "healthy"
 
 
+def service_name(sources: PlatformSources) -> str:
+    """The name of the fleet that serves models."""
+    return f"{sources.name}-serve"
+
+
 def service_request(
     sources: PlatformSources, mode: Mode, replicas: int, options: FrontOptions, metrics_port: int
 ) -> Request:
@@ -80,7 +85,7 @@ def service_request(
         grpc_port=options.grpc_port,
         metrics_port=metrics_port,
     )
-    job = containers_job(sources.job, f"{sources.name}-serve", plan.num_members)
+    job = containers_job(sources.job, service_name(sources), plan.num_members)
     activity = Activity(
         kind=SERVICE,
         driver="worker_service.front",
@@ -152,7 +157,12 @@ def _unready(platform: Platform, name: str) -> str:
         return ""
     for member in members:
         _require_no_failure(platform, member)
-    return ", ".join(f"{task_name(member)} {member.state} {member.health}".strip() for member in members)
+    return ", ".join(map(_shown, members))
+
+
+def _shown(member: Member) -> str:
+    problem = f"({member.problem})" if member.problem else ""
+    return " ".join(filter(None, (task_name(member), member.state, member.health, problem)))
 
 
 def _require_no_failure(platform: Platform, member: Member) -> None:
