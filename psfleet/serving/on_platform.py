@@ -119,10 +119,21 @@ def serve_on(platform: Platform, request: Request, show: Callable[[str], None]) 
         if plan.host not in LOOPBACK and CERTIFICATE not in request.front_files:
             show(f"--host {plan.host} without --tls-cert: tokens and queries travel in clear text")
     deadlines = request.job.deadlines
+    reported: set[str] = set()
+
+    def waits(member: Member) -> None:
+        if member.problem not in reported:
+            reported.add(member.problem)
+            show(f"{task_name(member)} waits: {member.problem}")
+
     try:
         what, secs = f"service {name} to be ready", deadlines.start_secs + deadlines.first_secs
         wait_until(
-            lambda: _unready(platform, name), secs, what, done=lambda seen: not seen, poll_secs=platform.look_secs
+            lambda: _unready(platform, name, waits),
+            secs,
+            what,
+            done=lambda seen: not seen,
+            poll_secs=platform.look_secs,
         )
     except TakenDownError:
         raise
@@ -138,8 +149,11 @@ def _inside(name: str, files: dict[str, bytes]) -> str | None:
     return f"{FRONT_FILES}/{name}" if name in files else None
 
 
-def _unready(platform: Platform, name: str) -> str:
+def _unready(platform: Platform, name: str, waits: Callable[[Member], None]) -> str:
     """What is not ready yet; empty if the service is ready.
+
+    Args:
+        waits: Called with each member that has a problem.
 
     Raises:
         PsfleetError: A process failed.
@@ -157,6 +171,8 @@ def _unready(platform: Platform, name: str) -> str:
         return ""
     for member in members:
         _require_no_failure(platform, member)
+        if member.problem:
+            waits(member)
     return ", ".join(map(_shown, members))
 
 

@@ -149,7 +149,7 @@ def test_no_query_fails_while_a_member_is_deleted_or_killed_and_it_comes_back(se
 
 def test_a_newer_checkpoint_is_served_without_a_failed_query(service: KindService) -> None:
     with asking(service) as versions:
-        service.space.psfleet("up", str(service.job), "--set", "train.steps=6", secs=START_SECS)
+        service.space.psfleet("up", str(service.models[0]), "--set", "train.steps=6", secs=START_SECS)
         wait_until(lambda: versions[-1:], START_SECS, "version 6", done=["6"].__eq__, poll_secs=0.5)
     assert set(versions) == {"3", "6"}
 
@@ -185,8 +185,9 @@ def test_down_removes_all_but_the_results_of_the_run(service: KindService) -> No
 @pytest.mark.extended
 def test_the_command_ends_with_the_first_pod_that_fails_and_leaves_nothing(space: Space) -> None:
     found = trained_service(space, "broken")
-    text = found.job.read_text()
-    found.job.write_text(text.replace("container:", "container:\n  worker_image: psfleet-worker:missing"))
+    (job,) = found.models
+    text = job.read_text()
+    job.write_text(text.replace("container:", "container:\n  worker_image: psfleet-worker:missing"))
     said = found.serve(code=75)
     assert "does not start: ErrImagePull" in said or "does not start: ImagePullBackOff" in said, said
     assert f"{found.name}" not in space.kubectl("get", KINDS, "-o", "name")

@@ -1,4 +1,4 @@
-"""A service whose front and members are pods: two replicas of a model, a token, and connections to the front."""
+"""A service whose front and members are pods: its token, connections to the front, and what its members say."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from psfleet.polling import wait_until
 from psfleet.processes.ports import free_addresses
@@ -21,15 +23,16 @@ TOKEN = "a-token-of-many-characters"
 
 @dataclass
 class KindService:
-    """A service of the results of a fleet.
+    """A service.
 
     Attributes:
-        model: Its name, and that of the fleet.
+        models: What is served.
+        model: Its name.
         rest_port, grpc_port: Of this machine, which lead to the front.
     """
 
     space: Space
-    job: Path
+    models: tuple[Path, ...]
     model: str
     rest_port: int = 0
     grpc_port: int = 0
@@ -41,18 +44,20 @@ class KindService:
 
     def serve(self, *options: str, code: int = 0) -> str:
         """Runs `psfleet serve --on kubernetes`; what it prints."""
-        words = ("serve", str(self.job), "--token-file", str(self.space.folder / "token"), *options)
+        token = self.space.folder / "token"
+        token.write_text(TOKEN + "\n")
+        words = ("serve", *map(str, self.models), "--token-file", str(token), *options)
         return " ".join(self.space.psfleet(*words, secs=START_SECS, code=code).split())
 
     def client(self, token: str = TOKEN) -> RestClient:
         """A client with a connection of its own."""
         return RestClient(self.rest_port, {"Authorization": f"Bearer {token}"})
 
-    def asked(self) -> tuple[int, dict[str, Any]]:
+    def asked(self, rows: np.ndarray = X) -> tuple[int, dict[str, Any]]:
         """Status and content of the answer to a query; 0: there is none."""
         try:
             with self.client() as client:
-                return client.status_and_content("POST", f"/v2/models/{self.model}/infer", query(X))
+                return client.status_and_content("POST", f"/v2/models/{self.model}/infer", query(rows))
         except (OSError, http.client.HTTPException, ValueError):
             return 0, {}
 
@@ -83,8 +88,8 @@ class KindService:
         )  # fmt: skip
 
     @contextmanager
-    def connected(self) -> Iterator[None]:
-        """Context manager in which `rest_port` and `grpc_port` lead to the front."""
+    def connected(self, rows: np.ndarray = X) -> Iterator[None]:
+        """Context manager in which `rest_port` and `grpc_port` lead to the front, which has answered a query."""
         (address,) = free_addresses(1)
         self.rest_port, self.grpc_port = address.port, address.control_port
         ports = (f"{self.rest_port}:8000", f"{self.grpc_port}:8001")
@@ -94,7 +99,9 @@ class KindService:
                 stderr=subprocess.STDOUT, env=self.space.environment,
             )  # fmt: skip
         try:
-            wait_until(lambda: self.asked()[0] == http.client.OK, START_SECS, "an answer of the front", poll_secs=0.5)
+            wait_until(
+                lambda: self.asked(rows)[0] == http.client.OK, START_SECS, "an answer of the front", poll_secs=0.5
+            )
             yield
         finally:
             process.kill()
@@ -102,10 +109,9 @@ class KindService:
 
 
 def trained_service(space: Space, name: str, **sections: Any) -> KindService:
-    """A run whose results are on the cluster, and a token."""
+    """A service of a run whose results are on the cluster."""
     train = {"steps": 3, "batch_size": 2}
     job = Path(space.job_file(name, program="versioned_program:keras_program", train=train, **sections))
     (job.parent / "versioned_program.py").write_text(PROGRAM)
-    (space.folder / "token").write_text(TOKEN + "\n")
     space.psfleet("up", str(job), secs=START_SECS)
-    return KindService(space, job, name)
+    return KindService(space, (job,), name)

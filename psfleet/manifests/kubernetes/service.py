@@ -6,7 +6,6 @@ from base64 import b64encode
 from collections.abc import Mapping
 from pathlib import Path
 
-from psfleet.errors import UsageError
 from psfleet.job.activity import Activity
 from psfleet.job.job import Job
 from psfleet.job.service_plan import ServicePlan
@@ -29,6 +28,7 @@ from psfleet.manifests.kubernetes.pod_template import Object
 from psfleet.manifests.kubernetes.policy_rules import fleet_policy, peers, pods_of, tcp, to_resolver
 from psfleet.manifests.kubernetes.program_configmap import Files
 from psfleet.manifests.kubernetes.render import fleet_object
+from psfleet.manifests.kubernetes.service_models import model_claim
 from psfleet.manifests.kubernetes.service_pods import (
     Program,
     client_ports,
@@ -51,21 +51,16 @@ def render(job: Job, activity: Activity, plan: ServicePlan, front_files: Mapping
 
     Raises:
         BadJobError: No Service can have the name.
-        UsageError: A program does not fit into a ConfigMap, or a model is in a folder of this machine.
+        UsageError: A program does not fit into a ConfigMap.
     """
     require_service_name(job.name)
-    for model in plan.models:
-        if model.folder:
-            raise UsageError(
-                f"the model is in {model.folder} on this machine, which pods cannot mount: expected the job file of a "
-                "run whose results are on the cluster"
-            )
     programs = _programs(job, plan)
     data = {JOB_KEY: job_text(job), ACTIVITY_KEY: activity.model_dump_json()}
     objects = [
         *_accounts(job),
         fleet_object("v1", "ConfigMap", job, data=data),
         *(files.config_map(program.owner, labels(job.name)) for program, files in programs.values()),
+        *model_claim(job, activity, plan),
         *_services(job, plan),
         *_policies(job, plan),
     ]

@@ -16,7 +16,6 @@ from psfleet.manifests import container
 from psfleet.manifests.kubernetes.names import (
     FRONT,
     MEMBER,
-    MODEL_CLAIM,
     PROGRAM_VOLUME,
     WORKER,
     component_name,
@@ -24,14 +23,13 @@ from psfleet.manifests.kubernetes.names import (
     program_map,
     selector,
 )
-from psfleet.manifests.kubernetes.placement import NODE, beside_claim
+from psfleet.manifests.kubernetes.placement import NODE
 from psfleet.manifests.kubernetes.pod_settings import apply_placement, apply_settings
 from psfleet.manifests.kubernetes.pod_template import Object, template
+from psfleet.manifests.kubernetes.service_models import mount_model
 from psfleet.service import settings
 from psfleet.service.probes import PROBE_FAILURES, PROBE_LIMIT_SECS, START_PROBE_SECS
 
-MODEL = "model"
-"""Volume of a member's pod: the claim with its model."""
 FRONT_VOLUME = "front"
 """Volume of the front's pod: the Secret with its files."""
 LIFE_SECS = 15
@@ -105,7 +103,9 @@ def front_pod(job: Job, activity: Activity, plan: ServicePlan, has_files: bool) 
     pod = _pod(without, FRONT, component_name(job.name, FRONT), own, None)
     if has_files:
         secret = {"secretName": component_name(job.name, FRONT), "defaultMode": 0o440}
-        _mount(pod["spec"], FRONT_VOLUME, container.FRONT_FILES, {"secret": secret})
+        (own,) = pod["spec"]["containers"]
+        own["volumeMounts"].append({"name": FRONT_VOLUME, "mountPath": container.FRONT_FILES, "readOnly": True})
+        pod["spec"]["volumes"].append({"name": FRONT_VOLUME, "secret": secret})
     # It runs no program: the variables, Secrets and GPUs of workers are for members.
     return apply_placement(job.kubernetes, pod)
 
@@ -121,14 +121,8 @@ def member_pod(job: Job, activity: Activity, plan: ServicePlan, index: int, prog
     access = plan.access.model_copy(update=update)
     own = _container(job, access, MEMBER, index, activity.worker, _member_address(job, index))
     pod = _pod(job, MEMBER, member_name(job, index), own, program)
-    spec = pod["spec"]
-    spec["subdomain"] = component_name(job.name, MEMBER)
-    if model.fleet:
-        _mount(spec, MODEL, container.MODEL, {"persistentVolumeClaim": {"claimName": model.fleet, "readOnly": True}})
-        if job.container.access_mode == "ReadWriteOnce":
-            pod["metadata"]["labels"][MODEL_CLAIM] = model.fleet
-            spec["affinity"] = beside_claim(model.fleet)
-            del spec["topologySpreadConstraints"]
+    pod["spec"]["subdomain"] = component_name(job.name, MEMBER)
+    mount_model(job, plan, index, pod)
     return apply_settings(job.kubernetes, WORKER, pod)
 
 
@@ -208,10 +202,3 @@ def _pod(job: Job, component: str, host: str, own: Object, program: Program | No
         {"maxSkew": 1, "topologyKey": NODE, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": alike}
     ]
     return {"metadata": {"labels": labels(job.name, component)}, "spec": spec}
-
-
-def _mount(spec: Object, name: str, folder: str, source: Object) -> None:
-    """Adds a volume to a pod, read only."""
-    (own,) = spec["containers"]
-    own["volumeMounts"].append({"name": name, "mountPath": folder, "readOnly": True})
-    spec["volumes"].append({"name": name, **source})

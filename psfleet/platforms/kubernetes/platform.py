@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
 
-from psfleet.errors import LostPeerError, UsageError
+from psfleet.errors import LostPeerError, PsfleetError, UsageError
 from psfleet.job.activity import SERVICE, Activity, shown_role
 from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import Job, job_from_json
@@ -23,12 +23,13 @@ from psfleet.platforms.kubernetes.exec import PodCommand, running
 from psfleet.platforms.kubernetes.fleet_record import recorded
 from psfleet.platforms.kubernetes.jobs import on_fleet, place_of, program_items, require_own_chief
 from psfleet.platforms.kubernetes.members import members_of, scaled_away
+from psfleet.platforms.kubernetes.model_copies import copy_models
 from psfleet.platforms.kubernetes.objects import FleetObjects, wait_until_gone
 from psfleet.platforms.kubernetes.pods import pods_of
 from psfleet.platforms.kubernetes.renewal import Renewal, renewal_of
 from psfleet.platforms.kubernetes.requests import activity_of, in_order, rendered, require_kind
 from psfleet.platforms.kubernetes.scaling import scale_job
-from psfleet.platforms.kubernetes.service_members import deployments_of, service_members
+from psfleet.platforms.kubernetes.service_members import deployments_of, removable, service_members
 from psfleet.platforms.kubernetes.stopping import REMOVAL_SECS, stop
 from psfleet.platforms.kubernetes.volume_reader import packed
 
@@ -94,10 +95,17 @@ class Kubernetes:
             objects += tls_secrets(job)
         self._objects.require_own(job.name, objects)
         self.remove(job.name, results=request.fresh)
-        *others, last = in_order(job.name, objects)
-        self._objects.apply(job.name, others)
+        needed, making, last = in_order(job.name, objects)
+        self._objects.apply(job.name, needed)
+        if request.activity is not None and request.activity.service is not None:
+            try:
+                copy_models(self._cluster, self._reasons, job, request.activity.service)
+            except PsfleetError:
+                self.remove(job.name, results=False)
+                raise
+        self._objects.apply(job.name, making)
         (owner,) = self._objects.apply(job.name, [last])
-        owned = [each for each in others if each["kind"] != VOLUME[1]]
+        owned = [each for each in (*needed, *making) if each["kind"] != VOLUME[1]]
         self._objects.set_owner(owned, owner, (last["apiVersion"], last["kind"]))
         self._renewals[job.name] = renewal_of(self._cluster, job, request.fleet)
 
@@ -192,7 +200,7 @@ class Kubernetes:
 
     def remove(self, name: str, results: bool) -> bool:
         """See `Platform`. Waits until all is gone. A fleet may have no Jobs: one was refused, or deleted at the end."""
-        jobs, claims = self._cluster.jobs(name), self._cluster.claims(name) if results else []
+        jobs, claims = self._cluster.jobs(name), removable(self._cluster.claims(name), results)
         deployments = deployments_of(self._cluster, name)
         require_own_chief(jobs)
         pods = self._cluster.pods(name) if jobs or deployments else []

@@ -33,8 +33,10 @@ def rendered(request: Request) -> list[dict[str, Any]]:
     return render(request.job, request.job_file, request.paused, place)
 
 
-def in_order(name: str, objects: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The objects of a fleet as they are to be created: its pods need the others, and without the last it is none."""
+def in_order(
+    name: str, objects: Iterable[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]:
+    """The objects of a fleet as they are to be created: what its pods need; what makes pods; what makes it a fleet."""
     chief, worker = (("Job", component_name(name, component)) for component in (CHIEF, WORKER))
     _, deployment = service.DEPLOYMENT
     front = (deployment, component_name(name, FRONT))
@@ -43,7 +45,9 @@ def in_order(name: str, objects: Iterable[dict[str, Any]]) -> list[dict[str, Any
         named = (content["kind"], content["metadata"]["name"])
         return 2 if named in (chief, front) else 1 if named == worker or named[0] == deployment else 0
 
-    return sorted(objects, key=place)
+    found = list(objects)
+    needed, making, (last,) = ([each for each in found if place(each) == number] for number in range(3))
+    return needed, making, last
 
 
 def require_kind(name: str, activity: Activity | None, found: Iterable[Any], namespace: str) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from psfleet.errors import DONE
+from psfleet.job.activity import SERVICE
 from psfleet.launch.platform import Member
 from psfleet.manifests.kubernetes.names import ACTIVITY, CHIEF, FRONT, SERVICE_INDEX, WORKER
 from psfleet.platforms.kubernetes.api import Cluster, ForbiddenError, label_selector, translate_errors
@@ -24,6 +25,15 @@ def deployments_of(cluster: Cluster, name: str | None) -> list[Any]:
         listed = cluster.apps.list_namespaced_deployment(cluster.namespace, label_selector=label_selector(name))
         return list(listed.items)
     return []
+
+
+def removable(claims: Iterable[Any], results: bool) -> list[Any]:
+    """Those V1PersistentVolumeClaims of a fleet that go with it: all, or only that of a service, which has copies.
+
+    Args:
+        results: Whether checkpoints and reports are deleted, too.
+    """
+    return [each for each in claims if results or (each.metadata.labels or {}).get(ACTIVITY) == SERVICE]
 
 
 def service_members(

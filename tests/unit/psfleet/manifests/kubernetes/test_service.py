@@ -12,12 +12,13 @@ import pytest
 from support.kubernetes_schema import problem, versions
 from support.service_samples import of_cluster, plan_of, with_plan, with_token
 
-from psfleet.errors import BadJobError, UsageError
+from psfleet.errors import BadJobError
 from psfleet.job.activity import Activity
 from psfleet.job.job import Job, parse_job
 from psfleet.job.service_access import ServiceAccess
 from psfleet.launch.platform import Request
 from psfleet.manifests.kubernetes.service import render
+from psfleet.manifests.kubernetes.service_models import writer
 
 Object = dict[str, Any]
 NAME = "digits-serve"
@@ -83,6 +84,7 @@ def access(objects: list[Object], name: str) -> ServiceAccess:
 @pytest.mark.parametrize("sections", [{}, EVERYTHING], ids=["default", "everything"])
 def test_all_objects_are_valid(tmp_path: Path, sections: Object, version: str) -> None:
     objects = rendered(tmp_path, sections, metrics_port=9000, **with_token(tmp_path))
+    objects += objects_of(with_folder(tmp_path), sections)
     assert not [text for text in (problem(each, version) for each in objects) if text]
 
 
@@ -127,10 +129,8 @@ def test_names_lead_to_processes_that_are_not_ready_but_clients_only_to_a_front_
     for each, name in ((front, PODS[0]), (members, MEMBERS[0])):
         assert (each["clusterIP"], each["publishNotReadyAddresses"]) == ("None", True)
         assert each["selector"].items() <= pod(objects, name)["metadata"]["labels"].items()
-        assert (
-            not each["selector"].items()
-            <= pod(objects, PODS[1] if name == PODS[0] else PODS[0])["metadata"]["labels"].items()
-        )
+        other = MEMBERS[0] if name == PODS[0] else PODS[0]
+        assert not each["selector"].items() <= pod(objects, other)["metadata"]["labels"].items()
     assert pod(objects, MEMBERS[1])["spec"]["subdomain"] == f"{NAME}-member"
     assert "subdomain" not in pod(objects, PODS[0])["spec"], "its Service has its name"
 
@@ -256,11 +256,42 @@ def test_a_front_with_a_certificate_is_asked_by_https(tmp_path: Path) -> None:
     assert set(only(objects, "Secret", f"{NAME}-front")["data"]) == {"tls.crt", "tls.key"}
 
 
-def test_a_model_in_a_folder_of_this_machine_is_refused(tmp_path: Path) -> None:
-    made = of_cluster(tmp_path)
-    models = (plan_of(made).models[0].model_copy(update={"fleet": "", "folder": "/runs/one"}),)
-    with pytest.raises(UsageError, match="is in /runs/one on this machine, which pods cannot mount"):
-        objects_of(with_plan(made, models=models))
+def with_folder(folder: Path) -> Request:
+    """Its second model is on this machine."""
+    made = of_cluster(folder, replicas=2)
+    one, two = plan_of(made).models
+    return with_plan(made, models=(one, two.model_copy(update={"fleet": "", "folder": "/runs/two"})))
+
+
+def test_copies_of_models_are_on_a_claim_of_the_service_from_which_members_mount_their_own(tmp_path: Path) -> None:
+    objects = objects_of(with_folder(tmp_path))
+    found = only(objects, "PersistentVolumeClaim", NAME)
+    assert found["metadata"]["labels"]["psfleet.activity"] == "service"
+    mounted = []
+    for index in range(4):
+        spec = pod(objects, f"{NAME}-member-{index}")["spec"]
+        (volume,) = [each for each in spec["volumes"] if each["name"] == "model"]
+        (mount,) = [each for each in spec["containers"][0]["volumeMounts"] if each["name"] == "model"]
+        assert mount["readOnly"]
+        mounted.append((volume["persistentVolumeClaim"]["claimName"], mount.get("subPath")))
+    assert mounted == [("one", None), (NAME, "models/1")] * 2
+    assert pod(objects, MEMBERS[1])["metadata"]["labels"]["psfleet.model-claim"] == NAME
+    assert "PersistentVolumeClaim" not in {each["kind"] for each in rendered(tmp_path)}
+
+
+@pytest.mark.parametrize("mode", ["ReadWriteOnce", "ReadWriteMany"])
+def test_the_pod_that_writes_copies_is_restricted_and_beside_the_members(tmp_path: Path, mode: str) -> None:
+    job = described(with_folder(tmp_path).job, container={"access_mode": mode, "worker_image": "mine"})
+    found = writer(job, f"{NAME}-models-1")
+    assert problem(found, versions()[-1]) == ""
+    (own_container,) = found["spec"]["containers"]
+    assert (own_container["image"], own_container["name"]) == ("mine", "models")
+    (mount,) = own_container["volumeMounts"]
+    assert (mount["mountPath"], mount.get("readOnly", False)) == ("/out", False)
+    assert found["spec"]["volumes"][0]["persistentVolumeClaim"] == {"claimName": NAME}
+    assert own_container["securityContext"]["readOnlyRootFilesystem"]
+    is_disk = mode == "ReadWriteOnce"
+    assert ("psfleet.model-claim" in found["metadata"]["labels"], "affinity" in found["spec"]) == (is_disk, is_disk)
 
 
 def test_a_name_that_no_service_can_have_is_refused(tmp_path: Path) -> None:

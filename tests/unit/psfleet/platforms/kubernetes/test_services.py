@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import kubernetes_api
 from support.activity_samples import ACTIVITY, driven_job
+from support.exported_run import trained
 from support.kubernetes_api import CREATED, Api, Object
 from support.pod_samples import read
-from support.service_samples import of_cluster, request, with_plan
+from support.service_samples import of_cluster, plan_of, with_plan
 
-from psfleet.errors import UsageError
+from psfleet.errors import DeadlineError, UsageError
 from psfleet.job.activity import SERVICE
 from psfleet.launch.logs import task_name
 from psfleet.launch.platform import Member, Request, chief_of
@@ -21,6 +23,7 @@ from psfleet.platforms.kubernetes.api import ForbiddenError
 from psfleet.platforms.kubernetes.platform import Kubernetes
 from psfleet.platforms.kubernetes.pods import Pod
 from psfleet.platforms.kubernetes.service_members import service_members
+from psfleet.serving.on_platform import serve_on
 
 NAME = "digits-serve"
 RUNNING = {"running": {"startedAt": CREATED}}
@@ -161,7 +164,47 @@ def test_a_user_without_the_right_to_deployments_sees_runs(
     assert not [key for key in api.objects if key[0] == "jobs"]
 
 
-def test_a_model_in_a_folder_of_this_machine_is_refused_before_anything_is_made(api: Api) -> None:
-    with pytest.raises(UsageError, match="is in /runs/one on this machine"):
-        start(Kubernetes(), request())
+def briefly(made: Request) -> Request:
+    """A service whose deadlines expire soon."""
+    deadlines = made.job.deadlines.model_copy(update={"start_secs": 0.1, "first_batch_secs": 0.1, "stall_secs": 0.1})
+    return replace(made, job=made.job.model_copy(update={"deadlines": deadlines}))
+
+
+def test_a_service_that_is_not_ready_in_time_is_removed_with_why_its_pods_wait(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "exceeded quota"}
+    monkeypatch.setitem(kubernetes_api.STATUS, "deployments", {"conditions": [refused]})
+    said: list[str] = []
+    with pytest.raises(DeadlineError, match=r"service digits-serve to be ready; .*front waiting \(FailedCreate: exc"):
+        serve_on(Kubernetes(), briefly(of_cluster(tmp_path)), said.append)
+    assert said[1:] == ["front waits: FailedCreate: exceeded quota"], "members wait for the same reason"
     assert api.objects == {}
+
+
+def test_models_that_cannot_be_copied_leave_nothing(api: Api, tmp_path: Path) -> None:
+    """The pod that takes them has no kubelet."""
+    (tmp_path / "run").mkdir()
+    trained(tmp_path / "run")
+    made = briefly(of_cluster(tmp_path))
+    models = (plan_of(made).models[0].model_copy(update={"fleet": "", "folder": str(tmp_path / "run")}),)
+    with pytest.raises(DeadlineError, match=r"pod digits-serve-models-\w+, which takes the models"):
+        start(Kubernetes(), with_plan(made, models=models))
+    assert api.objects == {}
+
+
+def test_the_claim_of_a_service_goes_with_it_and_those_of_runs_stay(api: Api, tmp_path: Path) -> None:
+    platform, made = Kubernetes(), of_cluster(tmp_path)
+    start(platform, made)
+    for name, kind in ((NAME, {"psfleet.activity": "service"}), ("one", {})):
+        labelled = {
+            **labels("results", 0),
+            "app.kubernetes.io/instance": name,
+            "app.kubernetes.io/managed-by": "psfleet",
+        }
+        meta = {"name": name, "uid": name, "creationTimestamp": CREATED, "labels": {**labelled, **kind}}
+        api.objects["persistentvolumeclaims", name] = {
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "status": {}
+        }  # fmt: skip
+    down(platform, NAME, results=False)
+    assert set(api.objects) == {("persistentvolumeclaims", "one")}
