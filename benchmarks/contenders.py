@@ -11,6 +11,7 @@ from benchmarks.children import Child, ChildError, Children
 from benchmarks.cpu_time import CpuTime, cpu_time
 from benchmarks.workload import NUM_WORKERS, Workload
 from psfleet.processes.ports import free_addresses
+from psfleet.service.library_variables import MEMORY
 
 START_SECS = 180.0
 """For importing TensorFlow and opening a session, on a busy machine."""
@@ -41,6 +42,18 @@ def stock(workload: Workload) -> Measures:
         for worker in workers[1:]:
             children.send(worker, "go")
             children.receive(worker, "an open session", START_SECS)
+        return measured(children, workers, cpu, workload, gradients=NUM_WORKERS)
+
+
+def sockets(workload: Workload, *, is_colocated: bool = False) -> Measures:
+    """Bare sockets, 2 workers + 1 ps; colocated: 2 workers, each of which owns a half of the parameters."""
+    owners = [address.data for address in free_addresses(NUM_WORKERS if is_colocated else 1)]
+    command = ["env", *(f"{name}={value}" for name, value in MEMORY.items())]
+    command += python("benchmarks.bare_sockets", "--owners", json.dumps(owners), "--workload", workload.to_json())
+    with Children() as children, cpu_time(children.pids) as cpu:
+        if not is_colocated:
+            children.start("sockets-ps", [*command, "--index=-1"])
+        workers = [children.start(f"sockets-{index}", [*command, f"--index={index}"]) for index in range(NUM_WORKERS)]
         return measured(children, workers, cpu, workload, gradients=NUM_WORKERS)
 
 

@@ -17,6 +17,8 @@ FOLDER = Path(__file__).parent
 JOB = FOLDER / "mlp" / "job.yaml"
 WAITING_JOB = FOLDER / "simulated" / "job.yaml"
 """Of a workload with `shapes`."""
+COLOCATED = (f"fleet.ps={NUM_WORKERS}", "fleet.colocate=true")
+"""`--set` of a run with a ps in each worker."""
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,13 @@ from functools import partial
 from benchmarks import contenders
 from benchmarks.interleaving import Contender, Plan, at_least, new_parser, run
 from benchmarks.peers import starting
-from benchmarks.psfleet_run import psfleet
+from benchmarks.psfleet_run import COLOCATED, psfleet
 from benchmarks.results import Comparison, Group
-from benchmarks.workload import HIDDEN, NUM_WORKERS, OPTIMIZERS, Workload
+from benchmarks.workload import HIDDEN, OPTIMIZERS, Workload
 
 STEPS = {128: 500, 1024: 150}
 """Timed synchronous steps of a run, by hidden units; twice as many asynchronous ones."""
 PER_GRADIENT = "cpu_ms_per_gradient"
-COLOCATED = (f"fleet.ps={NUM_WORKERS}", "fleet.colocate=true")
 SYNC_GOALS = (
     Comparison("psfleet", "ddp", 0.85),
     Comparison("psfleet colocated", "ddp", 0.85),
@@ -31,6 +30,11 @@ SYNC_GOALS = (
     Comparison("psfleet", "stock", 0.5),
     Comparison("psfleet colocated", "stock", 0.5),
     Comparison("psfleet", "compute"),
+    Comparison("psfleet", "sockets"),
+    Comparison("psfleet colocated", "sockets colocated"),
+    Comparison("sockets", "ddp"),
+    Comparison("sockets", "ray"),
+    Comparison("sockets", "stock"),
 )
 GOALS = {
     128: (
@@ -45,11 +49,13 @@ GOALS = {
     ),
 }
 TEXT = """A ReLU MLP 784-hidden-hidden-10, batch {batch} per worker, {optimizer}, 2 workers and 1 ps on loopback.
-`psfleet colocated` has a ps in each worker (`fleet.colocate`). `compute` is one process without a ps. `stock` is the
-recipe of TensorFlow 1 (`replica_device_setter`, `SyncReplicasOptimizer`, `MonitoredTrainingSession`), `ddp` PyTorch's
-DistributedDataParallel with gloo, `ray` two actors that train with TensorFlow and whose weights are averaged after each
-step, `ps_strategy` TensorFlow 2's ParameterServerStrategy with a coordinator. Steps of `psfleet async` and
-`ps_strategy` are global steps, of one gradient each; all others average two. Milliseconds are medians of a run's steps,
+`psfleet colocated` has a ps in each worker (`fleet.colocate`). `compute` is one process without a ps. `sockets` is
+the least that a ps must do: TensorFlow's gradient and update, and between them bytes over TCP, without an RPC
+library, counts, checks or recovery. `stock` is the recipe of TensorFlow 1 (`replica_device_setter`,
+`SyncReplicasOptimizer`, `MonitoredTrainingSession`), `ddp` PyTorch's DistributedDataParallel with gloo, `ray` two
+actors that train with TensorFlow and whose weights are averaged after each step, `ps_strategy` TensorFlow 2's
+ParameterServerStrategy with a coordinator. Steps of `psfleet async` and `ps_strategy` are global steps, of one
+gradient each; all others average two. Milliseconds are medians of a run's steps,
 of these two contenders means. CPU time is that of all processes of a contender."""
 
 
@@ -88,6 +94,8 @@ def plan(hidden: int, args: argparse.Namespace) -> Plan:
         Contender("compute", partial(contenders.compute, workload)),
         Contender("psfleet", partial(psfleet, workload, args.overrides)),
         Contender("psfleet colocated", partial(psfleet, workload, [*args.overrides, *COLOCATED])),
+        Contender("sockets", partial(contenders.sockets, workload)),
+        Contender("sockets colocated", partial(contenders.sockets, workload, is_colocated=True)),
         Contender("stock", partial(contenders.stock, workload)),
         Contender("ddp", partial(starting.ddp, workload), "torch"),
         Contender("ray", partial(starting.ray, workload), "ray"),

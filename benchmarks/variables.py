@@ -12,7 +12,7 @@ from functools import partial
 from benchmarks import contenders, resnet50
 from benchmarks.interleaving import Contender, Plan, at_least, new_parser, run
 from benchmarks.peers import starting
-from benchmarks.psfleet_run import psfleet
+from benchmarks.psfleet_run import COLOCATED, psfleet
 from benchmarks.results import Comparison, Group
 from benchmarks.workload import Workload
 
@@ -20,10 +20,15 @@ GOALS = (
     Comparison("psfleet", "stock", 0.3),
     Comparison("psfleet", "psfleet, one variable", 1.05),
     Comparison("psfleet", "ddp"),
+    Comparison("psfleet colocated", "ddp"),
+    Comparison("psfleet", "sockets"),
+    Comparison("psfleet colocated", "sockets colocated"),
+    Comparison("sockets", "stock"),
 )
 TEXT = """{number} variables with the shapes of ResNet-50's, {parameters:,} parameters, gradient descent, 2 workers
 and 1 ps on loopback. A step waits {wait_ms} ms instead of computing, and each gradient is a constant: this is the
-data plane alone. `one variable` has the same number of parameters."""
+data plane alone. `one variable` has the same number of parameters. `psfleet colocated` and `sockets` are as
+in the first table."""
 
 
 def main() -> int:
@@ -40,6 +45,9 @@ def main() -> int:
     ways = [
         Contender("psfleet", partial(psfleet, many)),
         Contender("psfleet, one variable", partial(psfleet, one)),
+        Contender("psfleet colocated", partial(psfleet, many, COLOCATED)),
+        Contender("sockets", partial(contenders.sockets, many)),
+        Contender("sockets colocated", partial(contenders.sockets, many, is_colocated=True)),
         Contender("stock", partial(contenders.stock, many)),
         Contender("ddp", partial(starting.ddp, many), "torch"),
         Contender("compute", partial(contenders.compute, many)),

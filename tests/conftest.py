@@ -9,12 +9,14 @@ import signal
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 from support.commands import session_pids
+from support.preloaded_tests import preloaded_tests
 
 from psfleet.polling import wait_until
 
@@ -49,6 +51,16 @@ LEAK_MARK = "PSFLEET_TEST_MARK"
 """Environment variable that every process started below a fleet test inherits; nothing in the product reads it."""
 LAST_MOMENT_SECS = 5.0
 """How long after its end a fleet test's processes may take to vanish."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
+    """Has the processes of a parallel test run forked from one that has imported the tests."""
+    until_end = ExitStack()
+    config.add_cleanup(until_end.close)
+    interpreter = until_end.enter_context(preloaded_tests(config.invocation_params.args))
+    for spec in specs:
+        spec.python = interpreter
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -94,10 +94,11 @@ def watched() -> None:
 
 
 def _fork(own: Settings, life: Path, records: Path) -> int:
-    """The process id of a child; 0 in the child, which ends with its parent."""
+    """The process id of a child, which leads a process group; 0 in the child, which ends with its parent."""
     parent = os.getpid()
     child = os.fork()
     if child == 0:
+        os.setpgid(0, 0)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         os.environ |= {settings.LIFE: str(life), settings.RECORDS: str(records)}
         if own.parent_pid:
@@ -107,7 +108,10 @@ def _fork(own: Settings, life: Path, records: Path) -> int:
 
 
 def _followed(own: Settings, child: int, life: Path, records: Path) -> End:
-    """Waits for the end of a child, to which it passes signals on, and which it kills if that is frozen."""
+    """Waits for the end of a child, to which it passes signals on, and which it kills if that is frozen.
+
+    The processes that the program has started end with the child.
+    """
     deadlines = own.job.deadlines if own.job is not None else Deadlines()
     silence, silent_secs, was_stopped = Silence(file_time(life), deadlines), 0.0, False
     while True:
@@ -119,9 +123,11 @@ def _followed(own: Settings, child: int, life: Path, records: Path) -> End:
         if received is not None and received.si_signo in STOP_SIGNALS:
             was_stopped = True
             os.kill(child, received.si_signo)
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            code = os.waitstatus_to_exitcode(status)
+        if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            # Its number stays that of its group until it is reaped. It may have ended before it had a group.
+            with suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGKILL)
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             code = errors.SIGNAL_BASE - code if code < 0 else code
             return End(code, silent_secs, last_code(records) is not None, was_stopped)
         if not silent_secs and silence.is_too_long():

@@ -36,7 +36,6 @@ from psfleet.launch.followers import following
 from psfleet.launch.platform import COMPOSE, Request, chief_of
 from psfleet.launch.results import fetch
 from psfleet.launch.scale import scale as scale_fleet
-from psfleet.launch.scale import scale_loaders
 from psfleet.launch.status import container_statuses, standing_statuses
 from psfleet.launch.up import down as take_down
 from psfleet.launch.up import remove as remove_fleet
@@ -184,13 +183,10 @@ def scale(
     """Change the number of workers, or of loaders, of a fleet that trains."""
     if workers is None and loaders is None:
         raise UsageError("psfleet scale without a number, expected --workers N or --loaders N")
-    name, on_platform = name_of(job), platform(on, context, namespace)
-    if workers is not None:
-        scale_fleet(on_platform, name, workers)
-        typer.echo(f"{name}: {counted(workers, 'worker')}")
-    if loaders is not None:
-        scale_loaders(on_platform, name, loaders)
-        typer.echo(f"{name}: {counted(loaders, 'loader')}")
+    name = name_of(job)
+    scale_fleet(platform(on, context, namespace), name, workers, loaders)
+    numbers = [(workers, "worker"), (loaders, "loader")]
+    typer.echo(f"{name}: {', '.join(counted(number, noun) for number, noun in numbers if number is not None)}")
 
 
 @app.command()

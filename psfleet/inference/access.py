@@ -67,9 +67,11 @@ def allow_connections(number: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (int(wanted), limits[1]))
 
 
-def is_in_clear_text(host: str, access: ClientAccess) -> bool:
-    """Whether tokens and queries travel over a network that others may read."""
-    return host not in LOOPBACK and access.certificate is None
+def clear_text_warning(host: str, has_tls: bool) -> str:
+    """The warning for a service whose tokens and queries others may read on the network; empty: they cannot."""
+    if has_tls or host in LOOPBACK:
+        return ""
+    return f"--host {host} without --tls-cert: tokens and queries travel in clear text"
 
 
 def read_token(host: str, file: Path | None) -> str:

@@ -9,13 +9,25 @@ from psfleet.launch.platform import Platform, chief_of
 from psfleet.launch.shown import require
 
 
-def scale(platform: Platform, name: str, workers: int) -> None:
-    """Changes the number of workers and spares together of a fleet that trains.
+def scale(platform: Platform, name: str, workers: int | None = None, loaders: int | None = None) -> None:
+    """Changes the number of workers and spares together, and that of loaders, of a fleet that trains; None keeps it.
 
     Raises:
-        UsageError: It does not train, or `workers` is too few for a step or more than the job allows.
+        UsageError: It does not train, or one of the numbers is not possible for its job. Nothing has changed.
     """
     job = _trained_job(platform, name)
+    if workers is not None:
+        _check_workers(job, workers)
+    if loaders is not None:
+        _check_loaders(job, loaders)
+    if workers is not None:
+        platform.scale(job, workers)
+    if loaders is not None:
+        platform.scale_loaders(job, loaders)
+
+
+def _check_workers(job: Job, workers: int) -> None:
+    """Raises UsageError if they are too few for a step or more than the job allows."""
     has_parts = job.fleet.parts > 1
     # Which process a platform ends is not known: it can be a part of any replica.
     least, most = job.fleet.processes if has_parts else job.least_workers, job.most_workers
@@ -23,16 +35,10 @@ def scale(platform: Platform, name: str, workers: int) -> None:
         limit = "the workers of its graphs" if has_parts or job.update.is_in_graph else "fleet.max_workers"
         limit = "the workers, each of which is a ps" if job.fleet.colocate else limit
         raise UsageError(f"--workers {workers}: expected {least} to {most}, the least that make a step and {limit}")
-    platform.scale(job, workers)
 
 
-def scale_loaders(platform: Platform, name: str, loaders: int) -> None:
-    """Changes the number of loaders of a fleet that trains.
-
-    Raises:
-        UsageError: It does not train, has no loaders, or their number is fixed or not in the range that the job allows.
-    """
-    job = _trained_job(platform, name)
+def _check_loaders(job: Job, loaders: int) -> None:
+    """Raises UsageError if it has no loaders, or their number is fixed or not in the range that the job allows."""
     if not job.input.num_loaders:
         raise UsageError(f"--loaders {loaders}: input.from is {job.input.source}, expected loaders")
     if job.input.is_dynamic:
@@ -41,7 +47,6 @@ def scale_loaders(platform: Platform, name: str, loaders: int) -> None:
         )
     if loaders > job.most_loaders:
         raise UsageError(f"--loaders {loaders}: expected 1 to {job.most_loaders}, fleet.max_workers")
-    platform.scale_loaders(job, loaders)
 
 
 def _trained_job(platform: Platform, name: str) -> Job:

@@ -32,6 +32,9 @@ FAILURE = "/tmp/psfleet-failure"
 JOB = "/etc/psfleet/job.json"
 """The resolved job, where the environment does not hold it."""
 
+LIFE_CHECK = ("python", "-m", "psfleet.service.life_check")
+"""Fails if a process does not renew its file of signs of life, which is the first argument."""
+
 CONTROL_PORT = DATA_PORT + CONTROL_OFFSET
 METRICS_PORT = DATA_PORT + METRICS_OFFSET
 TUNNEL_PORT = DATA_PORT + TUNNEL_OFFSET

@@ -3,7 +3,7 @@
 `os._exit`, a crash and SIGKILL skip every clean-up of Python, and PR_SET_PDEATHSIG of prctl(2) is not inherited by
 children. So a separate process waits for the end of the service, and then kills the service's process group. A process
 that has left the group (`start_new_session`) is not ended. In a container this is not needed: all its processes end
-with process 1.
+with process 1, or are ended by its child (`worker_service.watched_process`).
 """
 
 from __future__ import annotations

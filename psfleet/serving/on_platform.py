@@ -8,7 +8,7 @@ from typing import Any
 
 from psfleet.driver.on_platform import containers_job
 from psfleet.errors import PERMANENT_CODES, LostPeerError, PsfleetError
-from psfleet.inference.access import LOOPBACK, read_token
+from psfleet.inference.access import LOOPBACK, clear_text_warning, read_token
 from psfleet.inference.server_certificate import server_certificate
 from psfleet.job.activity import SERVICE, Activity
 from psfleet.job.service_access import FrontOptions, Mode, ServiceAccess
@@ -116,8 +116,8 @@ def serve_on(platform: Platform, request: Request, show: Callable[[str], None]) 
     start(platform, request)
     if is_new:
         show(f"{plan.access.name}: a front and {counted(plan.num_members, 'member')} in containers start")
-        if plan.host not in LOOPBACK and CERTIFICATE not in request.front_files:
-            show(f"--host {plan.host} without --tls-cert: tokens and queries travel in clear text")
+        if warning := clear_text_warning(plan.host, CERTIFICATE in request.front_files):
+            show(warning)
     deadlines = request.job.deadlines
     reported: set[str] = set()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from psfleet.checkpoint import versions
@@ -16,10 +17,22 @@ from psfleet.job.job import Job, parse_job
 from psfleet.job.reading import is_study, is_yaml_file, read_job_file
 from psfleet.job.service_access import MemberSource
 from psfleet.job.service_plan import PlannedModel
-from psfleet.launch.platform import Platform
+from psfleet.launch.platform import Platform, chief_of
+from psfleet.launch.transfer import extracted
 from psfleet.manifests import container
-from psfleet.serving.sources import name_of_all, require_each_once, study_folder, trials_with_weights
-from psfleet.sweep.loaded_study import load_study
+from psfleet.serving.sources import (
+    KeptTrial,
+    name_of_all,
+    ranked_trials,
+    require_each_once,
+    require_weights,
+    study_folder,
+    trials_with_weights,
+)
+from psfleet.sweep.copied import JOURNAL
+from psfleet.sweep.database import DATABASE
+from psfleet.sweep.loaded_study import LoadedStudy, load_study
+from psfleet.sweep.on_platform import fleet_job
 
 
 @dataclass(frozen=True)
@@ -43,8 +56,8 @@ def find_models(
     """The models that the arguments of `psfleet serve --on` name.
 
     Args:
-        texts: The file of a study, whose results are on this machine; or job files, for the results of their fleets on
-            the platform, and run folders and checkpoints of this machine.
+        texts: The file of a study, whose results are on this machine or else on the platform; or job files, for the
+            results of their fleets on the platform, and run folders and checkpoints of this machine.
         top: Of a study: the number of its best trials; None: one.
         step, best: Of runs: as of `sources.of_runs`.
         name: Of the model; None: that of the jobs or of the study.
@@ -56,7 +69,7 @@ def find_models(
     if len(texts) == 1 and _is_study(texts[0]):
         if step is not None or best:
             raise UsageError(f"{texts[0]} is a study, expected neither --step nor --best")
-        return _of_study(texts[0], top or 1, name)
+        return _of_study(platform, texts[0], top or 1, name)
     if top is not None:
         raise UsageError(f"--top {top}: {texts[0]} is no study, expected the file of one, or no --top")
     require_each_once(texts)
@@ -77,24 +90,51 @@ def _is_study(text: str) -> bool:
     return isinstance(path, Path) and is_yaml_file(path) and is_study(read_job_file(path))
 
 
-def _of_study(text: str, top: int, name: str | None) -> PlatformSources:
+def _of_study(platform: Platform, text: str, top: int, name: str | None) -> PlatformSources:
     loaded = load_study(Path(text))
-    folder = study_folder(text)
-    assert folder is not None, "it is the file of a study"
-    found, kept = trials_with_weights(folder, top)
+    study = loaded.study.name
+    if not Path("studies", study, DATABASE).is_file() and platform.has_results(study):
+        kept, at, fleet = _trials_on_platform(platform, loaded, text, top), f"{container.MODEL}/weights", study
+    else:
+        folder = study_folder(text)
+        assert folder is not None, "it is the file of a study"
+        _, kept = trials_with_weights(folder, top)
+        at, fleet = container.MODEL, ""
     models = tuple(
         PlannedModel(
             source=MemberSource(
                 job=trial.job.model_dump_json(),
-                weights=f"{container.MODEL}/{trial.weights.name}",
+                weights=f"{at}/{trial.weights.name}",
                 program_folder=container.PROGRAM,
             ),
             program_folder=str(loaded.folder.absolute()),
-            folder=str(trial.weights.parent),
+            folder="" if fleet else str(trial.weights.parent),
+            fleet=fleet,
         )
         for trial in kept
     )
-    return PlatformSources(name or found, loaded.first_content(), models)
+    return PlatformSources(name or study, loaded.first_content(), models)
+
+
+def _trials_on_platform(platform: Platform, loaded: LoadedStudy, text: str, top: int) -> list[KeptTrial]:
+    """The best trials of a study whose results are on the platform alone; of these only the database is copied.
+
+    Raises:
+        UsageError: The study still runs there, or has not so many trials with weights.
+        LostPeerError: The copy broke off.
+    """
+    name = loaded.study.name
+    driver = chief_of(platform.members(name))
+    if driver is not None and not driver.is_over:
+        raise UsageError(f"{text}: fleet {name} {platform.where} and runs, expected the end of the study")
+    with TemporaryDirectory(prefix="psfleet-") as temporary:
+        folder = Path(temporary)
+        if Path(DATABASE) not in [*extracted(platform, fleet_job(loaded), (JOURNAL, DATABASE), folder)]:
+            raise UsageError(f"{text}: the results of fleet {name} on this platform are not those of a study")
+        # The driver removes the weights of all others.
+        _, kept = ranked_trials(folder, min(top, loaded.study.keep))
+    require_weights(len(kept), top, f"study {name} on this platform")
+    return kept
 
 
 def _of_run(platform: Platform, text: str, step: int | None, best: bool) -> tuple[Job, PlannedModel]:

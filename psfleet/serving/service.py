@@ -14,7 +14,7 @@ from pathlib import Path
 
 from psfleet.errors import UsageError
 from psfleet.files import only_user
-from psfleet.inference.access import ClientAccess, is_in_clear_text, read_access
+from psfleet.inference.access import ClientAccess, clear_text_warning, read_access
 from psfleet.job.service_access import FrontOptions, Mode
 from psfleet.plurals import counted
 from psfleet.service.process_environment import require_tensorflow
@@ -58,8 +58,8 @@ def serve(
         try:
             members = counted(len(sources.members) * sources.replicas, "member")
             say(f"{sources.name}: starting a front and {members} (importing TensorFlow takes some seconds)")
-            if is_in_clear_text(options.host, access):
-                say(f"--host {options.host} without --tls-cert: tokens and queries travel in clear text")
+            if warning := clear_text_warning(options.host, access.certificate is not None):
+                say(warning)
             processes.start()
             while not received:
                 for text in processes.revive():

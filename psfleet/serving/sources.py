@@ -21,7 +21,7 @@ from psfleet.sweep.loaded_study import load_study
 
 @dataclass(frozen=True)
 class KeptTrial:
-    """A complete trial whose weights are there.
+    """A complete trial whose weights are kept.
 
     Attributes:
         number: Of the trial.
@@ -128,16 +128,31 @@ def of_study(folder: Path, top: int) -> Sources:
 def trials_with_weights(folder: Path, top: int) -> tuple[str, list[KeptTrial]]:
     """As `best_trials`; raises as `of_study`."""
     name, kept = best_trials(folder, top)
-    if len(kept) < top:
-        raise UsageError(
-            f"--top {top}: {folder} has weights of the best {len(kept)} trials, expected at most as many; `keep` of "
-            "the study file says how many are kept"
-        )
+    require_weights(len(kept), top, str(folder))
     return name, kept
 
 
+def require_weights(number: int, top: int, where: str) -> None:
+    """Checks that there are weights of so many of the best trials.
+
+    Raises:
+        UsageError: There are less.
+    """
+    if number < top:
+        raise UsageError(
+            f"--top {top}: {where} has weights of the best {number} trials, expected at most as many; `keep` of "
+            "the study file says how many are kept"
+        )
+
+
 def best_trials(folder: Path, top: int) -> tuple[str, list[KeptTrial]]:
-    """The name of a study, and those of its best trials whose weights are there, the best one first.
+    """As `ranked_trials`, of those whose weights are there."""
+    name, best = ranked_trials(folder, top)
+    return name, [each for each in best if each.weights.is_file()]
+
+
+def ranked_trials(folder: Path, top: int) -> tuple[str, list[KeptTrial]]:
+    """The name of a study, and the best of its complete trials, the best one first.
 
     Raises:
         UsageError: The folder has no study or several, or Optuna is not installed.
@@ -151,8 +166,7 @@ def best_trials(folder: Path, top: int) -> tuple[str, list[KeptTrial]]:
             raise UsageError(f"{folder} has {len(names)} studies, expected one")
         study = optuna.load_study(study_name=names[0], storage=storage)
         best = results.best_of(study.direction.name.lower(), study.get_trials(deepcopy=False))[:top]
-    kept = [_kept(folder, trial) for trial in best]
-    return names[0], [each for each in kept if each.weights.is_file()]
+    return names[0], [_kept(folder, trial) for trial in best]
 
 
 def _kept(folder: Path, trial: Any) -> KeptTrial:

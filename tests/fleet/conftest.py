@@ -26,14 +26,17 @@ SHARED_PATH = pytest.StashKey[Path]()
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
     """Has all processes of a parallel test run share one import of TensorFlow for the processes that they start."""
-    config: pytest.Config = node.config
-    if SHARED_PATH not in config.stash:
-        until_end = ExitStack()
-        config.add_cleanup(until_end.close)
-        config.stash[SHARED_PATH] = until_end.enter_context(preloading_fork_server())
-    node.workerinput[SHARED] = str(config.stash[SHARED_PATH])
+    until_end = ExitStack()
+    config.add_cleanup(until_end.close)
+    config.stash[SHARED_PATH] = until_end.enter_context(preloading_fork_server())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Passes the path of the fork server to a process of the test run."""
+    node.workerinput[SHARED] = str(node.config.stash[SHARED_PATH])
 
 
 @pytest.fixture(scope="session", autouse=True)

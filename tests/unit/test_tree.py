@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import os
 import re
 import statistics
@@ -101,9 +100,8 @@ def max_lines(name: str) -> int:
     return MAX_TEST_FILE_LINES if name.startswith("tests/") else MAX_FILE_LINES
 
 
-@functools.cache
 def parsed(path: Path) -> ast.Module:
-    """The syntax tree of a file."""
+    """The syntax tree of a file. Not kept: Python's garbage collector would scan a growing number of trees."""
     return ast.parse(path.read_text())
 
 

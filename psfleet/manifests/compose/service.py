@@ -34,7 +34,8 @@ FRONT_HOST = "front-of-members"
 """Host name of the front on the closed network alone, on whose address its TensorFlow server listens."""
 FRONT_SECS, MEMBER_SECS = 5, 15
 """Intervals of health checks; that of the front decides how soon `psfleet serve` knows that the service is ready."""
-CHECK = ("python", "-m", "psfleet.service.life_check")
+CHECK_SECS = 30
+"""Timeout of a health check, which looks for 10 s before it kills a process."""
 OWN = (*OF_TRAINING, settings.RECORDS)
 """Variables of the containers of a run that those of a service do not have."""
 
@@ -121,11 +122,11 @@ def _service(
 
 def _check(job: Job, role: str, index: int, interval_secs: int, *further: str) -> Service:
     """The health check of a process, which kills it if it is frozen."""
-    file = life_file(Path(container.SERVICE), role, index)
+    file, start_secs = life_file(Path(container.SERVICE), role, index), job.deadlines.start_secs
     return {
-        "test": ["CMD", *CHECK, str(file), "--end", *further],
+        "test": ["CMD", *container.LIFE_CHECK, str(file), "--start-secs", f"{start_secs:g}", "--end", *further],
         "interval": f"{interval_secs}s",
-        "timeout": "15s",
+        "timeout": f"{CHECK_SECS}s",
         "retries": 1,
-        "start_period": duration(job.deadlines.start_secs),
+        "start_period": duration(start_secs),
     }

@@ -34,8 +34,6 @@ MODEL = "model"
 """Volume of the driver's pod: the claim of the fleet whose results have the model."""
 LIFE = f"{TMP}/psfleet-life"
 """The file that the parent of a worker's process renews (see `worker_service.watched_process`)."""
-LIFE_SECS = 60
-"""Age of the file at which the pod is frozen; its parent ends a frozen process of the worker earlier by itself."""
 OF_TRAINING = (settings.PS, settings.METRICS_PORT, settings.FIRST_INDEX)
 """Variables of a run's pods that these do not have, or with another value."""
 
@@ -101,18 +99,16 @@ def _pod(job: Job, activity: Activity, component: str, program: list[Object] | N
     if not is_driver:
         # A worker serves nothing that could be asked for its health.
         del own["startupProbe"]
-        own["livenessProbe"] = _life_probe()
+        own["livenessProbe"] = _life_probe(job.deadlines.start_secs)
     elif activity.model_fleet:
         _mount_model(job, activity.model_fleet, pod["spec"])
     return _labelled(pod, activity)
 
 
-def _life_probe() -> Object:
+def _life_probe(start_secs: float) -> Object:
     """Has the kubelet end a pod whose processes are all frozen, so that its Job replaces it."""
-    command = f"test -n \"$(find {LIFE} -newermt '{LIFE_SECS} seconds ago')\""
     return {
-        "exec": {"command": ["sh", "-c", command]},
-        "initialDelaySeconds": LIFE_SECS,
+        "exec": {"command": [*container.LIFE_CHECK, LIFE, "--start-secs", f"{start_secs:g}"]},
         "periodSeconds": PROBE_SECS,
         "timeoutSeconds": PROBE_LIMIT_SECS,
         "failureThreshold": 2,

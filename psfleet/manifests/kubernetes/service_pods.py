@@ -32,8 +32,8 @@ from psfleet.service.probes import PROBE_FAILURES, PROBE_LIMIT_SECS, START_PROBE
 
 FRONT_VOLUME = "front"
 """Volume of the front's pod: the Secret with its files."""
-LIFE_SECS = 15
-"""Interval of the liveness probe, which kills a process that is frozen."""
+LIFE_SECS, LIFE_LIMIT_SECS = 15, 30
+"""Interval and timeout of the liveness probe, which looks for 10 s before it kills a process."""
 READY_SECS, READY_FAILURES = 2, 3
 """Interval of the front's readiness probe, and failures in a row after which clients are not led to it."""
 READY_LIMIT_SECS = 5
@@ -150,7 +150,7 @@ def _container(job: Job, access: ServiceAccess, component: str, index: int, modu
         settings.SERVICE: access.model_dump_json(),
     }
     file = str(life_file(Path(container.SERVICE), component, index))
-    command = ["python", "-m", "psfleet.service.life_check", file]
+    command = [*container.LIFE_CHECK, file, "--start-secs", f"{job.deadlines.start_secs:g}"]
     return {
         "name": component,
         "command": ["/usr/bin/tini", "--", "python", "-m", module],
@@ -171,7 +171,7 @@ def _container(job: Job, access: ServiceAccess, component: str, index: int, modu
         "livenessProbe": {
             "exec": {"command": [*command, "--end"]},
             "periodSeconds": LIFE_SECS,
-            "timeoutSeconds": PROBE_LIMIT_SECS,
+            "timeoutSeconds": LIFE_LIMIT_SECS,
             "failureThreshold": PROBE_FAILURES,
         },
     }

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.driver_control import RUN, ServedDriver, served_driver
 from support.scripted_platform import job
+from support.served import is_alive
 
 from psfleet.control.worker_registry import Failure
 from psfleet.polling import wait_until
@@ -20,7 +21,7 @@ from psfleet.service import settings
 
 END_SECS = 30.0
 SCRIPT = """\
-import os, signal
+import os, signal, subprocess
 from psfleet.errors import ProgramError
 from psfleet.service.process import run_service
 from worker_service.driver_link import linked
@@ -110,6 +111,15 @@ def test_a_program_that_ends_a_process_that_is_stopped_has_no_other_one(tmp_path
         child.send_signal(signal.SIGTERM)
         assert child.wait(END_SECS) == 75
     assert len(begun(tmp_path)) == 1
+
+
+def test_what_a_program_has_started_ends_with_its_process(tmp_path: Path) -> None:
+    end = "settings.out.joinpath('started').write_text(str(subprocess.Popen(['sleep', '600']).pid)); os._exit(0)"
+    with served_driver(tmp_path) as driver, process(driver, tmp_path, end) as started:
+        assert started.wait(END_SECS) == 0
+    assert len(begun(tmp_path)) == 2
+    left = (tmp_path / "started").read_text()
+    wait_until(lambda: not is_alive(int(left)), END_SECS, f"the end of process {left}")
 
 
 def test_a_process_ends_with_its_parent(tmp_path: Path) -> None:

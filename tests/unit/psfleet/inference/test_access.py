@@ -21,7 +21,7 @@ from support.inference_service import with_service
 from psfleet.errors import UsageError
 from psfleet.inference import limited_site
 from psfleet.inference import open_inference_pb2 as pb
-from psfleet.inference.access import ClientAccess, allow_connections, is_allowed, is_in_clear_text, read_token
+from psfleet.inference.access import ClientAccess, allow_connections, clear_text_warning, is_allowed, read_token
 from psfleet.inference.grpc_server import serving_grpc
 from psfleet.inference.open_inference_pb2_grpc import GRPCInferenceServiceStub
 from psfleet.inference.rest import serving_rest
@@ -121,11 +121,11 @@ def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
         server_certificate(chain, key_file)
 
 
-def test_what_travels_in_clear_text() -> None:
-    certificate = ServerCertificate(Path("cert"), Path("key"))
-    assert is_in_clear_text("0.0.0.0", ClientAccess(TOKEN))
-    assert not is_in_clear_text("0.0.0.0", ClientAccess(TOKEN, certificate))
-    assert not is_in_clear_text("127.0.0.1", ClientAccess())
+def test_tokens_and_queries_that_others_may_read_have_a_warning() -> None:
+    warning = "--host 0.0.0.0 without --tls-cert: tokens and queries travel in clear text"
+    assert clear_text_warning("0.0.0.0", has_tls=False) == warning
+    assert clear_text_warning("0.0.0.0", has_tls=True) == ""
+    assert clear_text_warning("127.0.0.1", has_tls=False) == ""
 
 
 def test_connections_of_rest_beyond_the_limit_are_refused_until_others_end() -> None:

@@ -14,7 +14,7 @@ from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.errors import BadJobError, UsageError
 from psfleet.job.job import Job
 from psfleet.launch.platform import Member, Request
-from psfleet.launch.scale import scale, scale_loaders
+from psfleet.launch.scale import scale
 from psfleet.launch.up import down, remove, start
 
 REQUEST = Request(job(), Path("job.yaml"))
@@ -101,12 +101,13 @@ def test_the_number_of_loaders_changes_up_to_that_of_workers(monkeypatch: pytest
     platform = ScriptedPlatform([member("chief")])
     monkeypatch.setattr(platform, "job", lambda name: job(input={"from": "loaders"}))
     for loaders in (6, 1):
-        scale_loaders(platform, "small", loaders)
-    assert (platform.scaled, platform.scaled_loaders) == ([], [6, 1])
+        scale(platform, "small", loaders=loaders)
+    scale(platform, "small", 3, 2)
+    assert (platform.scaled, platform.scaled_loaders) == ([3], [6, 1, 2])
     with pytest.raises(UsageError, match=r"--loaders 7: expected 1 to 6, fleet\.max_workers"):
-        scale_loaders(platform, "small", 7)
+        scale(platform, "small", loaders=7)
     with pytest.raises(UsageError, match="fleet small does not run"):
-        scale_loaders(ScriptedPlatform([ended("chief")]), "small", 1)
+        scale(ScriptedPlatform([ended("chief")]), "small", loaders=1)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,8 @@ def test_a_fleet_without_loaders_or_whose_loaders_have_parts_gets_no_others(
     platform = ScriptedPlatform([member("chief")])
     monkeypatch.setattr(platform, "job", lambda name: job(input=content))
     with pytest.raises(UsageError, match=message):
-        scale_loaders(platform, "small", 2)
+        scale(platform, "small", workers=3, loaders=2)
+    assert platform.scaled == []
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ import pytest
 
 from psfleet.service import life_check
 
+HOUR = 3600
+
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
@@ -42,54 +44,71 @@ def front() -> Iterator[http.server.HTTPServer]:
 
 
 def aged(file: Path, secs: float) -> Path:
-    """The file with its last sign so long ago."""
+    """The file with its last sign so long ago, by a clock that may have been set since."""
     file.touch()
     os.utime(file, (time.time() - secs,) * 2)
     return file
 
 
-def no_pause(secs: float) -> None:
-    """In place of a pause in which nothing happens."""
+@pytest.mark.parametrize("secs", [0, 10 * HOUR, -10 * HOUR], ids=["now", "clock set forward", "clock set back"])
+def test_one_that_gives_no_sign_between_all_looks_is_frozen(file: Path, secs: float) -> None:
+    aged(file, secs)
+    looks: list[float] = []
+    assert life_check.silence(file, 180, looks.append) == "no sign of life for 10 s"
+    assert sum(looks) == 10
 
 
-def test_one_that_has_given_a_sign_or_not_started_is_not_frozen(file: Path) -> None:
-    assert life_check.silence(file, no_pause) == ""
-    assert life_check.silence(aged(file, life_check.SILENT_SECS - 1), no_pause) == ""
+@pytest.mark.parametrize("secs", [0, 10 * HOUR, -10 * HOUR], ids=["now", "clock set forward", "clock set back"])
+def test_one_that_gives_a_sign_between_two_looks_is_alive(file: Path, secs: float) -> None:
+    """As after a pause of its container, when the sign before is old."""
+    aged(file, secs)
+    looks: list[float] = []
+
+    def pause(pause_secs: float) -> None:
+        looks.append(pause_secs)
+        if len(looks) == life_check.LOOKS:
+            aged(file, secs - 1)
+
+    assert life_check.silence(file, 180, pause) == ""
 
 
-def test_one_that_gives_no_sign_is_frozen(file: Path) -> None:
-    assert life_check.silence(aged(file, 60), no_pause) == "no sign of life for 60 s"
+def test_one_that_starts_has_time_until_its_first_sign(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(life_check, "running_secs", lambda: 61.0)
+    assert life_check.silence(file, 62, lambda secs: pytest.fail("nothing to look for")) == ""
+    assert life_check.silence(file, 60, lambda secs: None) == "no sign of life for 60 s"
+    assert life_check.silence(file, 60, lambda secs: file.touch()) == ""
 
 
-def test_one_that_continues_after_a_pause_of_its_container_is_not_frozen(file: Path) -> None:
-    aged(file, 3600)
-    assert life_check.silence(file, lambda secs: file.touch()) == ""
+def test_how_long_a_container_runs_is_that_of_its_first_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 0 < life_check.running_secs() <= float(Path("/proc/uptime").read_text().split()[0]) + 1
+    of_all = life_check.running_secs()
+    monkeypatch.setattr(life_check, "INIT", Path("/proc/self"))
+    assert 0 < life_check.running_secs() <= of_all
 
 
 def test_a_frozen_process_is_killed_only_where_that_was_asked_for(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    children, killed = tmp_path / "children", []
-    children.write_text("7 11 ")
-    monkeypatch.setattr(life_check, "CHILDREN", children)
+    killed = []
+    (tmp_path / "task/1").mkdir(parents=True)
+    (tmp_path / "task/1/children").write_text("7 11 ")
+    monkeypatch.setattr(life_check, "INIT", tmp_path)
     monkeypatch.setattr(life_check, "LOOK_SECS", 0.0)
     monkeypatch.setattr(os, "kill", lambda process, number: killed.append((process, number)))
-    aged(file, 60)
-    assert life_check.main([str(file)]) == "no sign of life for 60 s"
+    file.touch()
+    assert life_check.main([str(file)]) == "no sign of life for 0 s"
     assert killed == []
-    assert life_check.main([str(file), "--end"]) == "no sign of life for 60 s"
+    assert life_check.main([str(file), "--end"]) == "no sign of life for 0 s"
     assert killed == [(7, signal.SIGKILL), (11, signal.SIGKILL)]
 
 
 def test_a_front_is_healthy_when_it_is_ready(file: Path, front: http.server.HTTPServer) -> None:
-    words = [str(file), "--rest-port", str(front.server_port)]
-    assert life_check.main(words) == "no sign of life yet"
-    file.touch()
+    words = [str(file), "--rest-port", str(front.server_port), "--start-secs", "1e9"]
     assert life_check.main(words) == ""
     front.is_empty = True  # type: ignore[attr-defined]
     assert life_check.main(words) == "no member is ready"
 
 
 def test_a_front_that_does_not_answer_is_not_ready(file: Path, front: http.server.HTTPServer) -> None:
-    file.touch()
-    assert life_check.main([str(file), "--rest-port", str(front.server_port), "--tls"]).startswith("no answer on port")
+    words = [str(file), "--rest-port", str(front.server_port), "--start-secs", "1e9", "--tls"]
+    assert life_check.main(words).startswith("no answer on port")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from support.exported_run import BIAS, KERNEL, trained, with_checkpoint
-from support.scripted_platform import ScriptedPlatform
+from support.scripted_platform import ScriptedPlatform, member
 from support.study_samples import JOB, advance, loaded
 
 from psfleet.errors import NoCheckpointError, UsageError
@@ -86,10 +86,47 @@ def test_the_best_trials_of_a_study_have_their_weights_and_its_program(
         found(path, best=True)
 
 
-def test_a_study_without_results_on_this_machine_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_without_results_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="has no results of that study, expected psfleet sweep"):
-        found(study_file(tmp_path))
+        found(study_file(tmp_path), has_results=False)
+
+
+def test_the_best_trials_of_a_study_that_was_never_copied_are_those_on_the_platform(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path, volume = study_file(tmp_path), tmp_path / "volume"
+    for _ in range(2):
+        advance(loaded(tmp_path), volume)
+    place = ScriptedPlatform([], results=volume)
+    sources = find_models(place, [str(path)], 2, None, False, None)
+    assert (sources.name, sources.job["program"]) == ("small", "program:build")
+    assert [each.source.weights for each in sources.models] == [
+        "/model/weights/00000.safetensors",
+        "/model/weights/00001.safetensors",
+    ]
+    assert {(each.folder, each.fleet, each.program_folder) for each in sources.models} == {("", "small", str(tmp_path))}
+    assert not (tmp_path / "studies").exists()
+    with pytest.raises(UsageError, match="--top 3: study small on this platform has weights of the best 2 trials"):
+        find_models(place, [str(path)], 3, None, False, None)
+    path.write_text(path.read_text().replace("keep: 5", "keep: 1"))
+    with pytest.raises(UsageError, match="--top 2: study small on this platform has weights of the best 1 trials"):
+        find_models(place, [str(path)], 2, None, False, None)
+
+
+def test_results_on_the_platform_that_are_not_those_of_an_ended_study_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path, volume = study_file(tmp_path), tmp_path / "volume"
+    advance(loaded(tmp_path), volume)
+    runs = ScriptedPlatform([member("chief", activity="study")], results=volume)
+    with pytest.raises(UsageError, match="fleet small is in the script and runs, expected the end of the study"):
+        find_models(runs, [str(path)], 1, None, False, None)
+    (volume / "study.db").unlink()
+    with pytest.raises(UsageError, match="the results of fleet small on this platform are not those of a study"):
+        find_models(ScriptedPlatform([], results=volume), [str(path)], 1, None, False, None)
 
 
 def test_what_containers_cannot_have_is_refused(tmp_path: Path) -> None:

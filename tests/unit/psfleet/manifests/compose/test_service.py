@@ -86,8 +86,8 @@ def test_all_are_started_again_for_ever_and_frozen_ones_are_killed() -> None:
     assert {each["restart"] for each in services.values()} == {"unless-stopped"}
     assert "PSFLEET_RECORDS" not in services["front"]["environment"], "one that has failed for good is tried again"
     tests = {name: each["healthcheck"]["test"][4:] for name, each in services.items()}
-    assert tests["front"] == ["/tmp/logs/front-0.alive", "--end", "--rest-port", "8000"]
-    assert tests["member-1"] == ["/tmp/logs/member-1.alive", "--end"]
+    assert tests["front"] == ["/tmp/logs/front-0.alive", "--start-secs", "180", "--end", "--rest-port", "8000"]
+    assert tests["member-1"] == ["/tmp/logs/member-1.alive", "--start-secs", "180", "--end"]
     assert {each["environment"]["PSFLEET_OUT"] for each in services.values()} == {"/tmp"}
 
 

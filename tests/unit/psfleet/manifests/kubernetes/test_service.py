@@ -190,7 +190,7 @@ def test_the_front_is_ready_when_it_says_so_and_frozen_processes_are_killed(tmp_
     assert "readinessProbe" not in own(objects, MEMBERS[0])
     for name, file in ((PODS[0], "/tmp/logs/front-0.alive"), (MEMBERS[1], "/tmp/logs/member-1.alive")):
         startup, life = (own(objects, name)[each]["exec"]["command"] for each in ("startupProbe", "livenessProbe"))
-        assert life == ["python", "-m", "psfleet.service.life_check", file, "--end"]
+        assert life == ["python", "-m", "psfleet.service.life_check", file, "--start-secs", "180", "--end"]
         assert startup == life[:-1], "the file of the process before does not end the one that starts"
         assert environment(objects, name)["PSFLEET_OUT"] == "/tmp"
         assert pod(objects, name)["spec"]["restartPolicy"] == "Always"

@@ -1,0 +1,114 @@
+"""The contender `sockets`: its connections carry whole arrays, and its steps average the gradients of both workers."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from benchmarks.bare_sockets import MAX_PIECES, Link, Owner, Worker, accepted, beside_ps, colocated, connected
+from benchmarks.workload import LEARNING_RATE, NUM_WORKERS, Workload
+from psfleet.addresses import Address
+from psfleet.processes.ports import free_addresses
+
+WORKLOAD = Workload(3, "sgd", steps=2, warmup_steps=0)
+STEPS = 2
+SECS = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _closed_links(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Closes the connections of a test."""
+    made: list[Link] = []
+    init = Link.__init__
+
+    def kept(self: Link, connection: socket.socket) -> None:
+        made.append(self)
+        init(self, connection)
+
+    monkeypatch.setattr(Link, "__init__", kept)
+    yield
+    for link in made:
+        link.close()
+
+
+def test_pieces_arrive_as_one_array() -> None:
+    pieces = [np.full(index % 3, index, np.float32) for index in range(2 * MAX_PIECES)]
+    pieces.append(np.arange(1 << 20, dtype=np.float32))
+    whole = np.concatenate(pieces)
+    first, second = tcp_pair()
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(first.send, pieces)
+        np.testing.assert_array_equal(second.receive(np.empty_like(whole)), whole)
+        sent.result(SECS)
+
+
+def test_an_end_that_is_closed_is_an_error() -> None:
+    first, second = tcp_pair()
+    first.close()
+    with pytest.raises(EOFError):
+        second.receive(np.empty(1, np.float32))
+
+
+def with_ps(workers: Sequence[Worker]) -> list[np.ndarray]:
+    """The parameters of both workers after the steps, with a ps of its own."""
+    address = free_addresses(1)[0]
+    with ThreadPoolExecutor(3) as pool:
+        accepting = pool.submit(accepted, address, NUM_WORKERS)
+        steps = [beside_ps(worker, connected(address)) for worker in workers]
+        owner = Owner(WORKLOAD, workers[0].layout, 0, accepting.result(SECS))
+        done = [pool.submit(repeat, owner.step), *(pool.submit(repeat, step, range(STEPS)) for step in steps)]
+        for each in done:
+            each.result(SECS)
+    return [worker.parameters for worker in workers]
+
+
+def without_ps(workers: Sequence[Worker]) -> list[np.ndarray]:
+    """The parameters of both workers after the steps, each the owner of a half."""
+
+    def train(index: int, addresses: Sequence[Address]) -> None:
+        repeat(colocated(WORKLOAD, workers[index], index, addresses), range(STEPS))
+
+    addresses = free_addresses(NUM_WORKERS)
+    with ThreadPoolExecutor(NUM_WORKERS) as pool:
+        for each in [pool.submit(train, index, addresses) for index in range(NUM_WORKERS)]:
+            each.result(SECS)
+    return [worker.parameters for worker in workers]
+
+
+@pytest.mark.parametrize(("num_shards", "train"), [(1, with_ps), (2, without_ps)])
+def test_a_step_applies_the_average_gradient(
+    num_shards: int, train: Callable[[Sequence[Worker]], list[np.ndarray]]
+) -> None:
+    workers = [Worker(WORKLOAD, index, num_shards) for index in range(NUM_WORKERS)]
+    expected = workers[0].parameters.copy()
+    for step in range(STEPS):
+        # All shards of both workers' gradients, at the parameters of this step.
+        for worker in workers:
+            worker.parameters[:] = expected
+        gradients = [
+            np.concatenate([piece for shard in worker.gradient(step) for piece in shard]) for worker in workers
+        ]
+        assert all(np.any(gradient) for gradient in gradients)
+        expected -= LEARNING_RATE * np.mean(gradients, axis=0)
+    # New ones, whose parameters are the initial ones.
+    for parameters in train([Worker(WORKLOAD, index, num_shards) for index in range(NUM_WORKERS)]):
+        np.testing.assert_allclose(parameters, expected, atol=1e-6)
+
+
+def tcp_pair() -> tuple[Link, Link]:
+    """Both ends of a connection."""
+    address = free_addresses(1)[0]
+    with ThreadPoolExecutor(1) as pool:
+        accepting = pool.submit(accepted, address, 1)
+        first = connected(address)
+        return first, accepting.result(SECS)[0]
+
+
+def repeat(step: Callable[..., object], arguments: Sequence[int] = ()) -> None:
+    """Makes the steps, with their numbers if they take them."""
+    for number in range(STEPS):
+        step(*arguments[number : number + 1])
