@@ -12,10 +12,11 @@ import typer
 
 from psfleet.cli.arguments import option_words
 from psfleet.errors import SIGNAL_BASE, UsageError
+from psfleet.inference.access import LOOPBACK
 from psfleet.job.service_access import FrontOptions, Mode
 from psfleet.launch.platform import COMPOSE, KUBERNETES
-from psfleet.platforms.choice import platform, require_known, require_no_cluster
-from psfleet.serving.on_platform import serve_on, service_request
+from psfleet.platforms.choice import platform, require_known
+from psfleet.serving.on_platform import serve_on, service_name, service_request
 from psfleet.serving.platform_sources import find_models
 from psfleet.serving.service import url_of
 
@@ -38,28 +39,42 @@ class Wanted:
 def serve_in_containers(wanted: Wanted, out: Path | None, on: str, context: str | None, namespace: str | None) -> None:
     """Returns when the service is ready, which serves until `psfleet down`."""
     require_known(on)
-    if on == KUBERNETES:
-        raise UsageError(f"--on {on}: services run on {COMPOSE} or, without --on, on this machine, expected either")
-    require_no_cluster(context, namespace)
     if out is not None:
         raise UsageError(f"--out {out}: expected only without --on; `psfleet logs` shows the logs of containers")
-    # Imported here: it needs the docker package.
-    from psfleet.platforms.compose.fleet_labels import renew_certificates
-
-    place = platform(on)
+    place = platform(on, context, namespace)
     sources = find_models(place, wanted.models, wanted.top, wanted.step, wanted.best, wanted.name)
-    request = service_request(sources, wanted.mode, wanted.replicas, wanted.options, wanted.metrics_port)
-    down = shlex.join(["psfleet", "down", request.job.name, *option_words({"--on": on})])
+    options = _in_cluster(wanted.options, service_name(sources)) if on == KUBERNETES else wanted.options
+    request = service_request(sources, wanted.mode, wanted.replicas, options, wanted.metrics_port)
+    where = option_words({"--on": on, "--context": context, "--namespace": namespace})
+    down = shlex.join(["psfleet", "down", request.job.name, *where])
     try:
         serve_on(place, request, _say)
-        if request.job.tls:
+        if request.job.tls and on == COMPOSE:
+            # Imported here: it needs the docker package.
+            from psfleet.platforms.compose.fleet_labels import renew_certificates
+
             # Those of a service that was found may expire soon; its processes take over renewed ones.
             renew_certificates(request.job.name)
     except KeyboardInterrupt:
         _say(f"interrupted: what has been started stays. The same command waits for the service, `{down}` ends it.")
         raise typer.Exit(SIGNAL_BASE + signal.SIGINT) from None
-    url = url_of(sources.name, wanted.options)
-    typer.echo(f"{sources.name} is ready: {url}, gRPC port {wanted.options.grpc_port}; `{down}` ends it")
+    found = f"{url_of(sources.name, options)}, gRPC port {options.grpc_port}"
+    if on == KUBERNETES:
+        found += f"; Service {request.job.name} {place.where}"
+    typer.echo(f"{sources.name} is ready: {found}; `{down}` ends it")
+
+
+def _in_cluster(options: FrontOptions, service: str) -> FrontOptions:
+    """The options of a front whose clients connect to a Service.
+
+    Raises:
+        UsageError: There is a host or no token.
+    """
+    if options.host != LOOPBACK[0]:
+        raise UsageError(f"--host {options.host}: expected only without --on {KUBERNETES}, where a Service is made")
+    if options.token_file is None:
+        raise UsageError(f"--on {KUBERNETES}: all pods of the cluster reach the front, expected --token-file, too")
+    return options.model_copy(update={"host": service})
 
 
 def _say(text: str) -> None:

@@ -37,6 +37,11 @@ FAILURE_LINES = 50
 HEALTHY = "healthy"
 
 
+def service_name(sources: PlatformSources) -> str:
+    """The name of the fleet that serves models."""
+    return f"{sources.name}-serve"
+
+
 def service_request(
     sources: PlatformSources, mode: Mode, replicas: int, options: FrontOptions, metrics_port: int
 ) -> Request:
@@ -80,7 +85,7 @@ def service_request(
         grpc_port=options.grpc_port,
         metrics_port=metrics_port,
     )
-    job = containers_job(sources.job, f"{sources.name}-serve", plan.num_members)
+    job = containers_job(sources.job, service_name(sources), plan.num_members)
     activity = Activity(
         kind=SERVICE,
         driver="worker_service.front",
@@ -114,10 +119,21 @@ def serve_on(platform: Platform, request: Request, show: Callable[[str], None]) 
         if warning := clear_text_warning(plan.host, CERTIFICATE in request.front_files):
             show(warning)
     deadlines = request.job.deadlines
+    reported: set[str] = set()
+
+    def waits(member: Member) -> None:
+        if member.problem not in reported:
+            reported.add(member.problem)
+            show(f"{task_name(member)} waits: {member.problem}")
+
     try:
         what, secs = f"service {name} to be ready", deadlines.start_secs + deadlines.first_secs
         wait_until(
-            lambda: _unready(platform, name), secs, what, done=lambda seen: not seen, poll_secs=platform.look_secs
+            lambda: _unready(platform, name, waits),
+            secs,
+            what,
+            done=lambda seen: not seen,
+            poll_secs=platform.look_secs,
         )
     except TakenDownError:
         raise
@@ -133,8 +149,11 @@ def _inside(name: str, files: dict[str, bytes]) -> str | None:
     return f"{FRONT_FILES}/{name}" if name in files else None
 
 
-def _unready(platform: Platform, name: str) -> str:
+def _unready(platform: Platform, name: str, waits: Callable[[Member], None]) -> str:
     """What is not ready yet; empty if the service is ready.
+
+    Args:
+        waits: Called with each member that has a problem.
 
     Raises:
         PsfleetError: A process failed.
@@ -152,7 +171,14 @@ def _unready(platform: Platform, name: str) -> str:
         return ""
     for member in members:
         _require_no_failure(platform, member)
-    return ", ".join(f"{task_name(member)} {member.state} {member.health}".strip() for member in members)
+        if member.problem:
+            waits(member)
+    return ", ".join(map(_shown, members))
+
+
+def _shown(member: Member) -> str:
+    problem = f"({member.problem})" if member.problem else ""
+    return " ".join(filter(None, (task_name(member), member.state, member.health, problem)))
 
 
 def _require_no_failure(platform: Platform, member: Member) -> None:

@@ -16,7 +16,7 @@ Object = dict[str, Any]
 GROUPS = {
     "": {"configmaps": "ConfigMap", "events": "Event", "persistentvolumeclaims": "PersistentVolumeClaim", "pods": "Pod",
          "secrets": "Secret", "serviceaccounts": "ServiceAccount", "services": "Service"},
-    "apps": {"statefulsets": "StatefulSet"},
+    "apps": {"deployments": "Deployment", "statefulsets": "StatefulSet"},
     "batch": {"jobs": "Job"},
     "networking.k8s.io": {"networkpolicies": "NetworkPolicy"},
     "policy": {"poddisruptionbudgets": "PodDisruptionBudget"},
@@ -27,7 +27,7 @@ VERSION = {"major": "1", "minor": "35", "gitVersion": "v1.35.0", "gitCommit": ""
 PATH = re.compile(
     r"/(?:api|apis/(?P<group>[^/]+))/v1/namespaces/(?P<namespace>[^/]+)/(?P<resource>[^/]+)(?P<rest>/.*)?"
 )
-STATUS: dict[str, Object] = {"jobs": {}, "pods": {}, "statefulsets": {"replicas": 0}}
+STATUS: dict[str, Object] = {"deployments": {}, "jobs": {}, "pods": {}, "statefulsets": {"replicas": 0}}
 """The first status of resources that have one."""
 CREATED = "2026-01-01T00:00:00Z"
 Asked = tuple[str, str, str]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from psfleet.job.service_access import FrontOptions, MemberSource
-from psfleet.job.service_plan import PlannedModel
+from psfleet.job.service_plan import PlannedModel, ServicePlan
 from psfleet.launch.platform import Request
 from psfleet.serving.on_platform import service_request
 from psfleet.serving.platform_sources import PlatformSources
@@ -39,6 +40,31 @@ def request(
     described = job(tls=tls, container=container or {"mounts": ["data:/data"]})
     sources = PlatformSources("digits", described.model_dump(mode="json"), MODELS)
     return service_request(sources, "between_graph", replicas, OPTIONS.model_copy(update=options), metrics_port)
+
+
+def of_cluster(folder: Path, replicas: int = 1, **options: Any) -> Request:
+    """As `request`, of models that are the results of fleets on a cluster; each has a program of its own."""
+    models = []
+    for name in ("one", "two"):
+        (folder / name).mkdir(exist_ok=True)
+        (folder / name / "program.py").write_text(f"NAME = '{name}'\n")
+        source = MemberSource(run="/model", best=name == "two")
+        models.append(PlannedModel(source=source, program_folder=str(folder / name), fleet=name))
+    return with_plan(request(replicas, **options), models=tuple(models))
+
+
+def with_plan(made: Request, **changes: Any) -> Request:
+    """A request whose plan has other fields."""
+    assert made.activity is not None
+    plan = plan_of(made).model_copy(update=changes)
+    return replace(made, activity=made.activity.model_copy(update={"service": plan}))
+
+
+def plan_of(made: Request) -> ServicePlan:
+    """The plan of a request."""
+    assert made.activity is not None
+    assert made.activity.service is not None
+    return made.activity.service
 
 
 def with_token(folder: Path) -> dict[str, str]:

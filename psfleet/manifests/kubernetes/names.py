@@ -21,6 +21,12 @@ PS, LOADER, CHIEF, WORKER, RESULTS = "ps", "loader", "chief", "worker", "results
 """Components: the Jobs of the ps, of the loaders, of worker 0, and of the other workers; and the pod that reads the
 volume."""
 TRAINING = (PS, LOADER, CHIEF, WORKER)
+FRONT, MEMBER = "front", "member"
+"""Components of a service: the Deployments of the front, and of each member."""
+SERVICE_INDEX = "psfleet.index"
+"""Label of the Deployment and the pods of the front or a member: its index."""
+MODEL_CLAIM = "psfleet.model-claim"
+"""Label of the pods of a service that mount the claim of this name, which only one node can mount at a time."""
 CLIENT = "client"
 """Component of the pods of a standing fleet's clients."""
 RENEWED = "psfleet.renewed"

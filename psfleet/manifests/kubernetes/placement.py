@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from psfleet.job.job import Job
-from psfleet.manifests.kubernetes.names import CHIEF, COMPONENT, LOADER, PS, RESULTS, TRAINING, WORKER, selector
+from psfleet.manifests.kubernetes.names import (
+    CHIEF,
+    COMPONENT,
+    LOADER,
+    MODEL_CLAIM,
+    PS,
+    RESULTS,
+    TRAINING,
+    WORKER,
+    selector,
+)
 
 Object = dict[str, Any]
 
@@ -45,6 +55,12 @@ def near_results(fleet: str) -> Object:
     pods = {"matchLabels": selector(fleet), "matchExpressions": [mounting]}
     term = {"weight": 100, "podAffinityTerm": {"topologyKey": NODE, "labelSelector": pods}}
     return {"preferredDuringSchedulingIgnoredDuringExecution": [term]}
+
+
+def beside_claim(fleet: str) -> Object:
+    """As `same_node_affinity`, for pods of services that mount the results of a fleet, and have the label for it."""
+    term = {"topologyKey": NODE, "labelSelector": {"matchLabels": {MODEL_CLAIM: fleet}}}
+    return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term], **near_results(fleet)}}
 
 
 def spread(job: Job, component: str) -> Object:

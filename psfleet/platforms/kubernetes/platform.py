@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
 
-from psfleet.errors import LostPeerError, UsageError
-from psfleet.job.activity import Activity
+from psfleet.errors import LostPeerError, PsfleetError, UsageError
+from psfleet.job.activity import SERVICE, Activity, shown_role
 from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import Job, job_from_json
 from psfleet.launch.platform import Member, Request
 from psfleet.manifests.kubernetes.names import CHIEF, JOB_KEY, LOADER, WORKER, component_name, first_index
 from psfleet.manifests.kubernetes.on_fleet import require_served
 from psfleet.manifests.kubernetes.render import manifests_text, workers_job
+from psfleet.manifests.kubernetes.service import DEPLOYMENT
 from psfleet.manifests.kubernetes.tls_secrets import ensure_certificates, tls_secrets
 from psfleet.platforms.kubernetes.api import Cluster
 from psfleet.platforms.kubernetes.events import WaitReasons
-from psfleet.platforms.kubernetes.exec import PodCommand, execute, running
+from psfleet.platforms.kubernetes.exec import PodCommand, running
 from psfleet.platforms.kubernetes.fleet_record import recorded
 from psfleet.platforms.kubernetes.jobs import on_fleet, place_of, program_items, require_own_chief
 from psfleet.platforms.kubernetes.members import members_of, scaled_away
+from psfleet.platforms.kubernetes.model_copies import copy_models
 from psfleet.platforms.kubernetes.objects import FleetObjects, wait_until_gone
 from psfleet.platforms.kubernetes.pods import pods_of
 from psfleet.platforms.kubernetes.renewal import Renewal, renewal_of
-from psfleet.platforms.kubernetes.requests import activity_of, rendered, require_kind
+from psfleet.platforms.kubernetes.requests import activity_of, in_order, rendered, require_kind
 from psfleet.platforms.kubernetes.scaling import scale_job
+from psfleet.platforms.kubernetes.service_members import deployments_of, removable, service_members
+from psfleet.platforms.kubernetes.stopping import REMOVAL_SECS, stop
 from psfleet.platforms.kubernetes.volume_reader import packed
-from psfleet.polling import wait_until
 
-REMOVAL_SECS = 60.0
-"""How long the API may take to remove what was deleted, beyond the pods' own time to end."""
 KINDS = (
     ("batch/v1", "Job"),
     ("v1", "Pod"),
@@ -45,12 +45,10 @@ KINDS = (
 """Kinds of a fleet's objects, except for its volume and what closes the ports of its pods until they have ended."""
 POLICY = ("networking.k8s.io/v1", "NetworkPolicy")
 VOLUME = ("v1", "PersistentVolumeClaim")
-INTERRUPT = ("sh", "-c", "kill -INT 1")
-"""Sends SIGINT to a container's first process, which passes it on."""
 
 
 class Kubernetes:
-    """A `Platform` in a namespace of a cluster; each fleet is up to four Jobs and the objects that they need."""
+    """A `Platform` in a namespace of a cluster; each fleet is up to four Jobs, or Deployments, and what they need."""
 
     noun = "pod"
     look_secs = 1.0
@@ -84,7 +82,8 @@ class Kubernetes:
             require_served(request.job, self._fleet(request.fleet))
         name, cluster = request.job.name, self._cluster
         self._objects.require_own(name, rendered(request))
-        require_kind(name, request.activity, [*cluster.jobs(name), *cluster.claims(name)], cluster.namespace)
+        found = [*cluster.jobs(name), *deployments_of(cluster, name), *cluster.claims(name)]
+        require_kind(name, request.activity, found, cluster.namespace)
 
     def apply(self, request: Request) -> None:
         """See `Platform`."""
@@ -96,13 +95,18 @@ class Kubernetes:
             objects += tls_secrets(job)
         self._objects.require_own(job.name, objects)
         self.remove(job.name, results=request.fresh)
-        # The Jobs are created last: their pods need the other objects. Without the chief's, there is no fleet.
-        last = [("Job", component_name(job.name, component)) for component in (WORKER, CHIEF)]
-        places = {name: place for place, name in enumerate(last, start=1)}
-        *others, chief = sorted(objects, key=lambda each: places.get((each["kind"], each["metadata"]["name"]), 0))
-        self._objects.apply(job.name, others)
-        (owner,) = self._objects.apply(job.name, [chief])
-        self._objects.set_owner([each for each in others if each["kind"] != VOLUME[1]], owner)
+        needed, making, last = in_order(job.name, objects)
+        self._objects.apply(job.name, needed)
+        if request.activity is not None and request.activity.service is not None:
+            try:
+                copy_models(self._cluster, self._reasons, job, request.activity.service)
+            except PsfleetError:
+                self.remove(job.name, results=False)
+                raise
+        self._objects.apply(job.name, making)
+        (owner,) = self._objects.apply(job.name, [last])
+        owned = [each for each in (*needed, *making) if each["kind"] != VOLUME[1]]
+        self._objects.set_owner(owned, owner, (last["apiVersion"], last["kind"]))
         self._renewals[job.name] = renewal_of(self._cluster, job, request.fleet)
 
     def job(self, name: str) -> Job:
@@ -126,7 +130,10 @@ class Kubernetes:
         """
         try:
             jobs, pods = self._cluster.jobs(name), pods_of(self._cluster.pods(name))
-            members = members_of(jobs, pods, self._reasons.of(jobs, pods))
+            reasons = self._reasons.of(jobs, pods)
+            members = members_of(jobs, pods, reasons)
+            if name is None or not jobs:
+                members += service_members(deployments_of(self._cluster, name), pods, reasons)
         except UsageError as error:
             if self._has_listed:
                 raise LostPeerError(str(error)) from error
@@ -157,21 +164,13 @@ class Kubernetes:
         return running(self._cluster, chief.name, CHIEF, command)
 
     def stop(self, chief: Member, timeout_secs: float) -> None:
-        """See `Platform`. The pod is not deleted: that sends SIGTERM, at which a chief ends without ending the run."""
-        for _ in execute(self._cluster, chief.name, CHIEF, INTERRUPT):
-            continue
-        limit = math.ceil(timeout_secs) + REMOVAL_SECS
-
-        def is_gone() -> bool:
-            pods = pods_of(self._cluster.pods(chief.fleet))
-            return all(pod.name != chief.name or pod.is_over for pod in pods)
-
-        wait_until(is_gone, limit, f"pod {chief.name} to save and end", poll_secs=0.5)
+        """See `Platform`."""
+        stop(self._cluster, chief, timeout_secs)
 
     def log(self, member: Member, since: float = 0.0, follow: bool = False, tail: int | None = None) -> Iterator[str]:
         """See `Platform`. Each pod has its own log; without `follow` and `tail`, the logs of all pods of the index."""
-        if follow or tail is not None:
-            return self._cluster.log(member.name, member.role, tail, follow)
+        if follow or tail is not None or member.activity == SERVICE:
+            return self._cluster.log(member.name, shown_role(member.activity, member.role), tail, follow)
         return self._log_of_index(member)
 
     def has_results(self, name: str) -> bool:
@@ -201,13 +200,14 @@ class Kubernetes:
 
     def remove(self, name: str, results: bool) -> bool:
         """See `Platform`. Waits until all is gone. A fleet may have no Jobs: one was refused, or deleted at the end."""
-        jobs, claims = self._cluster.jobs(name), self._cluster.claims(name) if results else []
+        jobs, claims = self._cluster.jobs(name), removable(self._cluster.claims(name), results)
+        deployments = deployments_of(self._cluster, name)
         require_own_chief(jobs)
-        pods = self._cluster.pods(name) if jobs else []
-        # Without their owner, the chief's Job, the policies outlast the pods.
+        pods = self._cluster.pods(name) if jobs or deployments else []
+        # Without their owner, the chief's Job or the front's Deployment, the policies outlast the pods.
         self._objects.disown(name, POLICY)
-        is_found = self._objects.remove_all(name, KINDS)
-        if jobs:
+        is_found = self._objects.remove_all(name, [DEPLOYMENT, *KINDS] if deployments else KINDS)
+        if jobs or deployments:
             secs = REMOVAL_SECS + max([pod.spec.termination_grace_period_seconds or 0 for pod in pods], default=0)
             wait_until_gone(name, [self._cluster.jobs, self._cluster.pods], secs, f"the pods of fleet {name} to end")
         is_found |= self._objects.remove_all(name, [POLICY])

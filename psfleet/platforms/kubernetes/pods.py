@@ -10,12 +10,17 @@ from psfleet.launch.platform import out_of_memory
 from psfleet.manifests.kubernetes.names import (
     COMPLETION_INDEX,
     COMPONENT,
+    FRONT,
     INSTANCE,
+    MEMBER,
     POD_INDEX,
+    SERVICE_INDEX,
     TRAINING,
 )
 from psfleet.service.logs import parse_line
 
+OF_FLEETS = (*TRAINING, FRONT, MEMBER)
+"""Components of runs and services whose pods run psfleet's processes."""
 FAILURE_COUNTS = ("batch.kubernetes.io/job-index-failure-count", "batch.kubernetes.io/job-index-ignored-failure-count")
 """Annotations of a pod; together they say how many pods of its index failed before it."""
 NEEDS_USER = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError"}
@@ -28,7 +33,7 @@ OUT_OF_MEMORY = "OOMKilled"
 
 
 class Pod:
-    """A pod of a ps or a worker at one moment; its `index` is that in its Job or StatefulSet, -1: it has none."""
+    """A pod of a process at one moment; its `index` is that in its Job, StatefulSet or service, -1: it has none."""
 
     def __init__(self, content: Any) -> None:
         self.content = content
@@ -38,7 +43,8 @@ class Pod:
         labels = content.metadata.labels or {}
         self.fleet: str = labels.get(INSTANCE, "")
         self.component: str = labels.get(COMPONENT, "")
-        self.index = int(labels.get(COMPLETION_INDEX, labels.get(POD_INDEX, -1)))
+        indices = (labels[key] for key in (COMPLETION_INDEX, POD_INDEX, SERVICE_INDEX) if key in labels)
+        self.index = int(next(indices, -1))
         # Others may have been added to the pod, for example by a service mesh.
         self._status: Any = named(content.status.container_statuses, self.component)
         state = self._status.state if self._status is not None else None
@@ -167,6 +173,11 @@ class Pod:
         return (None, "") if ended is None else (int(ended.exit_code), self._cause_of(ended))
 
     @property
+    def is_between_processes(self) -> bool:
+        """Whether its process has ended, and the kubelet waits before it starts the next one."""
+        return self._status is not None and self._status.state.waiting is not None and self.end_before[0] is not None
+
+    @property
     def container_restarts(self) -> int:
         """How often the kubelet has started its container again."""
         return int(self._status.restart_count) if self._status is not None else 0
@@ -178,8 +189,8 @@ class Pod:
 
 
 def pods_of(contents: Iterable[Any]) -> list[Pod]:
-    """The pods of ps and workers among V1Pods: by fleet, role and index, older ones first."""
-    pods = [pod for pod in map(Pod, contents) if pod.component in TRAINING and pod.index >= 0]
+    """The pods of runs and services among V1Pods: by fleet, role and index, older ones first."""
+    pods = [pod for pod in map(Pod, contents) if pod.component in OF_FLEETS and pod.index >= 0]
     return sorted(pods, key=lambda pod: (pod.fleet, pod.component, pod.index, pod.created, pod.name))
 
 

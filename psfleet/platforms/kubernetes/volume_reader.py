@@ -1,10 +1,11 @@
-"""Reads the volume of a fleet, also of one that is down, through a pod that mounts it."""
+"""Pods of a fleet's volume: reads it, also that of a fleet that is down, through a pod that mounts it."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from psfleet.job.job import Job
 from psfleet.manifests import container
@@ -30,15 +31,22 @@ def packed(cluster: Cluster, reasons: WaitReasons, job: Job) -> Iterator[Iterato
         UsageError: The API refuses a request.
         LostPeerError: The API does not answer, or the archive breaks off.
     """
-    with _reader(cluster, reasons, job) as pod:
+    content = apply_placement(job.kubernetes, reader(job, f"{job.name}-{RESULTS}-{secrets.token_hex(3)}"))
+    with helper_pod(cluster, reasons, job, content, "which copies the results") as pod:
         yield execute(cluster, pod, RESULTS, PACK)
 
 
 @contextmanager
-def _reader(cluster: Cluster, reasons: WaitReasons, job: Job) -> Iterator[str]:
-    """Context manager for a pod that mounts the fleet's volume; returns its name, and deletes it at the end."""
-    name = f"{job.name}-{RESULTS}-{secrets.token_hex(3)}"
-    cluster.create_pod(apply_placement(job.kubernetes, reader(job, name)))
+def helper_pod(
+    cluster: Cluster, reasons: WaitReasons, job: Job, content: dict[str, Any], purpose: str
+) -> Iterator[str]:
+    """Context manager for a pod that mounts a fleet's volume; returns its name, and deletes it at the end.
+
+    Args:
+        purpose: Completes "pod X, …" in the error if it does not start within `deadlines.start_secs`.
+    """
+    name = content["metadata"]["name"]
+    cluster.create_pod(content)
 
     def state() -> str:
         found = cluster.pod(name)
@@ -48,8 +56,7 @@ def _reader(cluster: Cluster, reasons: WaitReasons, job: Job) -> Iterator[str]:
         return reasons.of([], [pod]).get(pod.uid) or pod.problem() or pod.state()
 
     try:
-        what = f"pod {name}, which copies the results"
-        wait_until(state, job.deadlines.start_secs, what, done="running".__eq__, poll_secs=0.5)
+        wait_until(state, job.deadlines.start_secs, f"pod {name}, {purpose}", done="running".__eq__, poll_secs=0.5)
         yield name
     finally:
         cluster.delete_pod(name)

@@ -13,8 +13,11 @@ from support.exported_run import trained
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--on", "kubernetes"], "--on kubernetes: services run on compose or, without --on, on this machine"),
         (["--on", "nowhere"], "platform 'nowhere': expected one of compose, kubernetes"),
+        (["--on", "kubernetes", "--out", "logs"], "--out logs: expected only without --on"),
+        (["--on", "kubernetes"], "--on kubernetes: all pods of the cluster reach the front, expected --token-file"),
+        (["--on", "kubernetes", "--host", "0.0.0.0"], "--host 0.0.0.0: expected only without --on kubernetes"),
+        (["--on", "compose", "--namespace", "n"], "--namespace n: expected only with --on kubernetes"),
         (["--on", "compose", "--out", "logs"], "--out logs: expected only without --on"),
         (["--on", "compose", "--top", "2"], "--top 2: . is no study"),
         (["--on", "compose", "--host", "0.0.0.0"], "--host 0.0.0.0 is not one of loopback"),

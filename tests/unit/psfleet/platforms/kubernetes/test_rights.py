@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from support.kubernetes_api import Api, Asked
+from support.service_samples import of_cluster
 
 from psfleet.errors import DeadlineError, LostPeerError, UsageError
 from psfleet.job.fleet_file import FleetFile
@@ -36,7 +37,7 @@ def granted() -> set[Asked]:
     }
 
 
-def test_fleets_need_the_rights_of_the_role_and_no_others(api: Api) -> None:
+def test_fleets_need_the_rights_of_the_role_and_no_others(api: Api, tmp_path: Path) -> None:
     job = load_job(JOB, ["tls=true", "deadlines.start_secs=0.1", "fleet.ps=1"])
     platform = Kubernetes()
     platform.apply(Request(job, JOB))
@@ -60,10 +61,24 @@ def test_fleets_need_the_rights_of_the_role_and_no_others(api: Api) -> None:
     assert api.objects == {}, "all that it made is gone"
     stand_a_fleet_with_a_client()
     assert api.objects == {}, "all that it made is gone"
+    serve(tmp_path)
+    assert api.objects == {}, "all that it made is gone"
     # From Kubernetes 1.35 on, and asked of the API server itself.
     asked = api.asked | {("", "pods/exec", "create")}
     assert asked - granted() == set(), "rights that psfleet needs and the Role lacks"
     assert granted() - asked == set(), "rights that the Role has and psfleet does not need"
+
+
+def serve(folder: Path) -> None:
+    """Its pods have no kubelet, so that the front is not ready."""
+    platform, made = Kubernetes(), of_cluster(folder)
+    start(platform, made)
+    front, *members = platform.members("digits-serve")
+    assert [(front.role, front.index), *((each.role, each.index) for each in members)] == [
+        ("chief", 0), ("worker", 0), ("worker", 1)
+    ]  # fmt: skip
+    platform.stop(front, 0.1)
+    down(platform, "digits-serve", results=False)
 
 
 def stand_a_fleet_with_a_client() -> None:

@@ -1,0 +1,115 @@
+"""Copies the models of a service that are on this machine to the service's claim, before its members start."""
+
+from __future__ import annotations
+
+import io
+import secrets
+import tarfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+from psfleet.checkpoint import versions
+from psfleet.checkpoint.location import CHECKPOINTS
+from psfleet.checkpoint.manifest import MANIFEST
+from psfleet.control.relay_client import Command
+from psfleet.errors import LostPeerError
+from psfleet.job.job import Job
+from psfleet.job.service_plan import PlannedModel, ServicePlan
+from psfleet.manifests import container
+from psfleet.manifests.kubernetes.pod_settings import apply_placement
+from psfleet.manifests.kubernetes.service_models import MODELS, copy_folder, writer
+from psfleet.platforms.kubernetes.api import Cluster
+from psfleet.platforms.kubernetes.events import WaitReasons
+from psfleet.platforms.kubernetes.exec import running
+from psfleet.platforms.kubernetes.volume_reader import helper_pod
+
+UNPACK = (
+    "python",
+    "-c",
+    "import sys, tarfile\n"
+    "with tarfile.open(fileobj=sys.stdin.buffer, mode='r|') as archive:\n"
+    f"    archive.extractall({container.OUT!r}, filter='data')\n",
+)
+"""Unpacks an archive. It ends with the archive: the API cannot close the command's input."""
+UNPACK_SECS = 120.0
+"""How long the command may take after the end of the archive."""
+
+
+def copy_models(cluster: Cluster, reasons: WaitReasons, job: Job, plan: ServicePlan) -> None:
+    """Copies models to the claim of a service; if all are results of fleets, nothing.
+
+    Raises:
+        UsageError, NoCheckpointError: As of `versions.find`.
+        DeadlineError: The pod that writes does not start within `deadlines.start_secs`.
+        LostPeerError: The API does not answer, the copy broke off, or a file was deleted meanwhile.
+    """
+    files = {
+        f"{copy_folder(number)}/{name}": path
+        for number, model in enumerate(plan.models)
+        if model.folder
+        for name, path in model_files(model).items()
+    }
+    if not files:
+        return
+    content = apply_placement(job.kubernetes, writer(job, f"{job.name}-{MODELS}-{secrets.token_hex(3)}"))
+    with (
+        helper_pod(cluster, reasons, job, content, "which takes the models") as pod,
+        running(cluster, pod, MODELS, UNPACK) as command,
+    ):
+        try:
+            _send(command, files)
+        except OSError as error:
+            raise LostPeerError(f"{error.filename}: {error.strerror or error} while it was copied") from error
+        _await_end(command, pod)
+
+
+def model_files(model: PlannedModel) -> dict[str, Path]:
+    """The files of a model on this machine, by their paths in the folder of the model in a container."""
+    folder, source = Path(model.folder), model.source
+    if source.run is None:
+        name = Path(source.weights).name
+        return {name: folder / name}
+    checkpoint = versions.find(folder, source.step, source.best, is_live=True)
+    assert isinstance(checkpoint.folder, Path), "it is not in a store"
+    found = sorted(each for each in checkpoint.folder.iterdir() if each.is_file())
+    # A checkpoint is one when its manifest is there.
+    found.sort(key=lambda each: each.name == MANIFEST)
+    return {f"{CHECKPOINTS}/{checkpoint.folder.name}/{each.name}": each for each in found}
+
+
+class _Input(io.RawIOBase):
+    """The standard input of a command, as a file that is written."""
+
+    def __init__(self, command: Command) -> None:
+        self._command = command
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        content = bytes(cast(bytes, data))
+        self._command.send(content)
+        return len(content)
+
+
+def _send(command: Command, files: Mapping[str, Path]) -> None:
+    def readable(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+        # Those of this machine mean nothing there.
+        entry.mode, entry.uid, entry.gid, entry.uname, entry.gname = 0o644, 0, 0, "", ""
+        return entry
+
+    with tarfile.open(fileobj=_Input(command), mode="w|") as archive:
+        for name, path in files.items():
+            archive.add(path, name, recursive=False, filter=readable)
+
+
+def _await_end(command: Command, pod: str) -> None:
+    until = time.monotonic() + UNPACK_SECS
+    while command.receive(timeout_secs=1.0) is not None:
+        if time.monotonic() > until:
+            raise LostPeerError(f"pod {pod} has not stored the models within {UNPACK_SECS:g} s")
+    end = command.end()
+    if end.code != 0:
+        raise LostPeerError(f"pod {pod} cannot store the models: {end.text or 'no message'}")

@@ -1,0 +1,136 @@
+"""Models of this machine for members of a service on Kubernetes: which files are copied, and how they arrive."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.exported_run import BIAS, KERNEL, trained, with_checkpoint
+from support.service_samples import of_cluster, plan_of, with_plan
+
+from psfleet.checkpoint import versions
+from psfleet.control.relay_client import CommandEnd
+from psfleet.errors import LostPeerError
+from psfleet.job.service_access import MemberSource
+from psfleet.job.service_plan import PlannedModel, ServicePlan
+from psfleet.manifests import container
+from psfleet.platforms.kubernetes import model_copies
+from psfleet.platforms.kubernetes.model_copies import copy_models, model_files
+
+
+class LocalCommand:
+    """See `Command`: the command as a process of this machine, whose input stays open."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def send(self, data: bytes) -> None:
+        """See `Command`."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(data)
+        self._process.stdin.flush()
+
+    def receive(self, timeout_secs: float) -> bytes | None:
+        """See `Command`."""
+        self._process.wait(60)
+        return None
+
+    def end(self) -> CommandEnd:
+        """See `Command`."""
+        _, errors = self._process.communicate()
+        return CommandEnd(self._process.returncode, errors.decode().strip().rpartition("\n")[2])
+
+
+@pytest.fixture
+def claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the claim, into which a process of this machine unpacks."""
+    folder = tmp_path / "claim"
+
+    @contextmanager
+    def helper(cluster: Any, reasons: Any, job: Any, content: Any, purpose: str) -> Iterator[str]:
+        (mounted,) = content["spec"]["volumes"]
+        assert mounted["persistentVolumeClaim"] == {"claimName": "digits-serve"}
+        yield content["metadata"]["name"]
+
+    @contextmanager
+    def running(cluster: Any, pod: str, name: str, command: Sequence[str]) -> Iterator[LocalCommand]:
+        words = [word.replace(repr(container.OUT), repr(str(folder))) for word in command[1:]]
+        with subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            yield LocalCommand(process)
+
+    monkeypatch.setattr(model_copies, "helper_pod", helper)
+    monkeypatch.setattr(model_copies, "running", running)
+    return folder
+
+
+def run_model(folder: Path, **source: Any) -> PlannedModel:
+    return PlannedModel(source=MemberSource(run="/model", **source), program_folder="/home", folder=str(folder))
+
+
+def copied(folder: Path, *models: PlannedModel) -> ServicePlan:
+    made = with_plan(of_cluster(folder), models=models)
+    copy_models(None, None, made.job, plan_of(made))  # type: ignore[arg-type]
+    return plan_of(made)
+
+
+def test_a_run_is_copied_as_its_newest_checkpoint(tmp_path: Path, claim: Path) -> None:
+    (tmp_path / "run").mkdir()
+    trained(tmp_path / "run")
+    with_checkpoint(tmp_path / "run", 7, KERNEL, BIAS)
+    fleet = PlannedModel(source=MemberSource(run="/model"), program_folder="/home", fleet="two")
+    copied(tmp_path, fleet, run_model(tmp_path / "run"))
+    assert [path.name for path in (claim / "models").iterdir()] == ["1"]
+    found, own = versions.find(claim / "models" / "1"), versions.find(tmp_path / "run")
+    assert found.step == own.step == 7
+    assert [part.sha256 for part in found.parts] == [part.sha256 for part in own.parts]
+    (only,) = (claim / "models" / "1" / "checkpoints").iterdir()
+    assert oct((only / "manifest.json").stat().st_mode)[-3:] == "644", "readable, whatever its mode is here"
+
+
+def test_the_checkpoint_of_a_step_is_copied_and_found_as_such(tmp_path: Path, claim: Path) -> None:
+    (tmp_path / "run").mkdir()
+    trained(tmp_path / "run")
+    for step in (7, 9):
+        with_checkpoint(tmp_path / "run", step, KERNEL, BIAS)
+    copied(tmp_path, run_model(tmp_path / "run" / "checkpoints", step=7))
+    assert versions.find(claim / "models" / "0", 7).step == 7
+
+
+def test_a_manifest_is_the_last_file_of_its_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    trained(tmp_path / "run")
+    names = [*model_files(run_model(tmp_path / "run"))]
+    assert [name.rpartition("/")[2] == "manifest.json" for name in names] == [False] * (len(names) - 1) + [True]
+
+
+def test_of_a_trial_its_weights_are_copied(tmp_path: Path, claim: Path) -> None:
+    for number in (3, 4):
+        (tmp_path / f"trial-{number}.safetensors").write_bytes(b"weights of %d" % number)
+    source = MemberSource(weights="/model/trial-3.safetensors", program_folder="/program")
+    copied(tmp_path, PlannedModel(source=source, program_folder="/home", folder=str(tmp_path)))
+    assert [(path.name, path.read_bytes()) for path in (claim / "models" / "0").iterdir()] == [
+        ("trial-3.safetensors", b"weights of 3")
+    ]
+
+
+def test_a_claim_that_cannot_be_written_ends_the_copy_with_its_reason(tmp_path: Path, claim: Path) -> None:
+    claim.write_text("no folder")
+    source = MemberSource(weights="/model/weights", program_folder="/program")
+    (tmp_path / "weights").write_bytes(b"1")
+    with pytest.raises(LostPeerError, match=r"pod digits-serve-models-\w+ cannot store the models: .*claim"):
+        copied(tmp_path, PlannedModel(source=source, program_folder="/home", folder=str(tmp_path)))
+
+
+def test_a_file_that_is_deleted_meanwhile_ends_the_copy(tmp_path: Path, claim: Path) -> None:
+    source = MemberSource(weights="/model/weights", program_folder="/program")
+    with pytest.raises(LostPeerError, match="weights: No such file or directory while it was copied"):
+        copied(tmp_path, PlannedModel(source=source, program_folder="/home", folder=str(tmp_path)))
+
+
+def test_results_of_fleets_need_no_copy(tmp_path: Path) -> None:
+    copied(tmp_path, PlannedModel(source=MemberSource(run="/model"), program_folder="/home", fleet="two"))
