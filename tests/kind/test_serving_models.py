@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import safetensors.numpy
 from support.asking import FIRST, runs
 from support.compose_lab import commanded
-from support.exported_run import X
+from support.exported_run import PROGRAM, X
 from support.kind_fleet import START_SECS, Space
 from support.kind_service import KindService
+from support.kind_store import make_secret, section
+from support.s3_server import S3Server
 from support.swept_study import SweptStudy
 
+from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.polling import wait_until
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(900)]
 
+STORE = "s3://fleet/run"
 OPTIONS = ("--timeout-secs", "10")
 
 
@@ -59,3 +65,21 @@ def test_the_best_trials_of_a_study_are_an_ensemble(space: Space) -> None:
         np.testing.assert_allclose(await_both(service, rows), np.mean(weights) * rows, rtol=1e-5)
     space.psfleet("down", service.name, secs=START_SECS)
     assert left(space) == []
+
+
+def test_a_checkpoint_in_a_store_is_served(space: Space, s3: S3Server) -> None:
+    (run, _) = runs(space.folder)
+    for checkpoint in (space.folder / run / "checkpoints").iterdir():
+        for path in checkpoint.iterdir():
+            (StoreFolder(STORE) / "checkpoints" / checkpoint.name / path.name).write_bytes(path.read_bytes())
+    make_secret(space, s3)
+    store = {"checkpoint": {"store": STORE}, "kubernetes": section(s3)}
+    job = Path(space.job_file("stored", program="versioned_program:keras_program", **store))
+    (job.parent / "versioned_program.py").write_text(PROGRAM)
+    service = KindService(space, (job,), "stored")
+    service.serve(*OPTIONS)
+    with service.connected():
+        found = np.array(service.asked()[1]["outputs"][0]["data"]).reshape(3, 3)
+    np.testing.assert_allclose(found, FIRST, rtol=1e-6)
+    space.psfleet("down", service.name, secs=START_SECS)
+    assert left(space) == ["secret/models"]
