@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -157,12 +156,10 @@ def test_a_newer_checkpoint_is_served_without_a_failed_query(service: KindServic
 @pytest.mark.extended
 def test_a_frozen_process_is_started_again(service: KindService) -> None:
     pod, joins = service.pod("member", 0)["metadata"]["name"], len(service.joined(0))
-    began = time.monotonic()
     with asking(service):
         freeze = "kill -STOP $(cat /proc/1/task/1/children)"
         service.space.kubectl("exec", pod, "--", "sh", "-c", freeze)
         service.await_join(0, joins)
-    print(f"a frozen member has joined again after {time.monotonic() - began:.0f} s")
 
 
 @pytest.mark.extended

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import ssl
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.error import URLError
+from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
@@ -10,14 +15,15 @@ import safetensors.numpy
 from support.asking import FIRST, runs
 from support.compose_lab import commanded
 from support.exported_run import PROGRAM, X
-from support.kind_fleet import START_SECS, Space
-from support.kind_service import KindService
+from support.kind_fleet import COMMAND_SECS, START_SECS, Space
+from support.kind_service import TOKEN, KindService
 from support.kind_store import make_secret, section
 from support.s3_server import S3Server
 from support.swept_study import SweptStudy
 
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.polling import wait_until
+from psfleet.tls.signing import new_authority, new_certificate, private_pem, public_pem
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(900)]
 
@@ -49,6 +55,35 @@ def test_run_folders_are_an_ensemble_whose_copies_go_with_it(space: Space) -> No
     assert not [name for name in left(space) if "models" in name], "the pod that wrote them has ended"
     space.psfleet("down", service.name, secs=START_SECS)
     assert left(space) == []
+
+
+def test_clients_verify_the_certificate_of_the_front(space: Space) -> None:
+    """The kubelet, which asks whether the front is ready, does not."""
+    end = datetime.now(UTC) + timedelta(days=1)
+    authority = new_authority("authority", end)
+    certificate, key = new_certificate("front", ["localhost"], authority, end)
+    (space.folder / "front.pem").write_bytes(public_pem(certificate))
+    (space.folder / "front.key").write_bytes(private_pem(key))
+    service = KindService(space, (space.folder / runs(space.folder)[0],), "local")
+    files = ("--tls-cert", str(space.folder / "front.pem"), "--tls-key", str(space.folder / "front.key"))
+    assert "is ready: https://local-serve:8000/v2/models/local" in service.serve("--name", "local", *files, *OPTIONS)
+    context = ssl.create_default_context(cadata=public_pem(authority[0]).decode())
+
+    def described() -> str:
+        asked = Request(
+            f"https://localhost:{service.rest_port}/v2/models/local", headers={"Authorization": f"Bearer {TOKEN}"}
+        )
+        try:
+            with urlopen(asked, context=context, timeout=COMMAND_SECS) as answer:
+                return str(json.load(answer)["name"])
+        except ConnectionError as error:
+            return str(error)
+        except URLError as error:
+            return str(error.reason)
+
+    with service.forwarded():
+        wait_until(described, START_SECS, "an answer of the front", done="local".__eq__, poll_secs=0.5)
+    assert "PRIVATE KEY" not in space.kubectl("get", "deployments,pods,configmaps", "-o", "yaml")
 
 
 def test_the_best_trials_of_a_study_are_an_ensemble(space: Space) -> None:

@@ -223,6 +223,12 @@ def test_a_front_with_a_certificate_is_asked_by_https(tmp_path: Path) -> None:
     assert set(only(objects, "Secret", f"{NAME}-front")["data"]) == {"tls.crt", "tls.key"}
 
 
+def test_a_program_in_the_image_is_mounted_nowhere(tmp_path: Path) -> None:
+    objects = rendered(tmp_path, {"container": {"program": "image"}})
+    assert not [each for each in objects if each["metadata"]["name"].endswith(".program")]
+    assert "/program" not in {each["mountPath"] for each in own(objects, MEMBERS[0])["volumeMounts"]}
+
+
 def test_a_name_that_no_service_can_have_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadJobError, match="begins with a letter"):
         objects_of(of_cluster(tmp_path), {"name": "1-serve"})
