@@ -35,6 +35,7 @@ EVERYTHING: Object = {
         "egress": [{"ports": [{"protocol": "TCP", "port": 443}]}],
         "image_pull_secrets": ["registry"],
         "node_selector": {"disk": "ssd"},
+        "tolerations": [{"key": "spot", "operator": "Exists"}],
         "worker": {
             "env": {"A": "1"},
             "service_account": "mine",
@@ -194,6 +195,8 @@ def test_pods_are_restricted_and_only_members_have_what_programs_need(tmp_path: 
         assert container["resources"]["limits"]["memory"] == "1Gi"
         assert (spec["nodeSelector"], spec["imagePullSecrets"]) == ({"disk": "ssd"}, [{"name": "registry"}])
         assert {"name": "tls", "secret": {"secretName": f"{NAME}-worker-tls"}} in spec["volumes"]
+        secs = {each["key"]: each.get("tolerationSeconds") for each in spec["tolerations"]}
+        assert secs == {"node.kubernetes.io/not-ready": 30, "node.kubernetes.io/unreachable": 30, "spot": None}
     accounts = [pod(objects, name)["spec"]["serviceAccountName"] for name in PODS]
     assert accounts == [f"{NAME}-front", "mine", "mine"]
     for name, expected in zip(PODS, (False, True, True), strict=True):
