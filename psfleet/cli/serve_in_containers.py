@@ -42,7 +42,8 @@ def serve_in_containers(wanted: Wanted, out: Path | None, on: str, context: str 
     if out is not None:
         raise UsageError(f"--out {out}: expected only without --on; `psfleet logs` shows the logs of containers")
     place = platform(on, context, namespace)
-    sources = find_models(place, wanted.models, wanted.top, wanted.step, wanted.best, wanted.name)
+    reads_stores = on == KUBERNETES
+    sources = find_models(place, wanted.models, wanted.top, wanted.step, wanted.best, wanted.name, reads_stores)
     options = _in_cluster(wanted.options, service_name(sources)) if on == KUBERNETES else wanted.options
     request = service_request(sources, wanted.mode, wanted.replicas, options, wanted.metrics_port)
     where = option_words({"--on": on, "--context": context, "--namespace": namespace})

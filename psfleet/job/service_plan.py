@@ -9,6 +9,8 @@ from psfleet.job.service_access import MemberSource, ServiceAccess
 class PlannedModel(Section):
     """A model of the service; the containers of its members mount it, and its program, read only.
 
+    One that is in an object store has neither `folder` nor `fleet`: its members read the store.
+
     Attributes:
         source: As its members find it in their containers.
         program_folder: The folder of the program, on this machine.

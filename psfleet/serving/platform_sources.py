@@ -51,7 +51,13 @@ class PlatformSources:
 
 
 def find_models(
-    platform: Platform, texts: Sequence[str], top: int | None, step: int | None, best: bool, name: str | None
+    platform: Platform,
+    texts: Sequence[str],
+    top: int | None,
+    step: int | None,
+    best: bool,
+    name: str | None,
+    reads_stores: bool = False,
 ) -> PlatformSources:
     """The models that the arguments of `psfleet serve --on` name.
 
@@ -61,6 +67,7 @@ def find_models(
         top: Of a study: the number of its best trials; None: one.
         step, best: Of runs: as of `sources.of_runs`.
         name: Of the model; None: that of the jobs or of the study.
+        reads_stores: Whether the members can read checkpoints in an object store.
 
     Raises:
         UsageError: There is no such run, checkpoint or study, or containers cannot have it.
@@ -73,7 +80,7 @@ def find_models(
     if top is not None:
         raise UsageError(f"--top {top}: {texts[0]} is no study, expected the file of one, or no --top")
     require_each_once(texts)
-    found = {text: _of_run(platform, text, step, best) for text in texts}
+    found = {text: _of_run(platform, text, step, best, reads_stores) for text in texts}
     jobs = {text: job for text, (job, _) in found.items()}
     first = jobs[texts[0]]
     for text, job in jobs.items():
@@ -137,32 +144,40 @@ def _trials_on_platform(platform: Platform, loaded: LoadedStudy, text: str, top:
     return kept
 
 
-def _of_run(platform: Platform, text: str, step: int | None, best: bool) -> tuple[Job, PlannedModel]:
+def _of_run(
+    platform: Platform, text: str, step: int | None, best: bool, reads_stores: bool
+) -> tuple[Job, PlannedModel]:
     path = parse(text)
     if not isinstance(path, Path):
-        raise _is_store(text)
+        _require_no_store(text, reads_stores)
     source = MemberSource(run=container.MODEL, step=step, best=best, program_folder=container.PROGRAM)
-    if is_yaml_file(path):
-        return _of_fleet(platform, path, source)
+    if isinstance(path, Path) and is_yaml_file(path):
+        return _of_fleet(platform, path, source, reads_stores)
     # A run may train there.
     checkpoint = versions.find(path, step, best, is_live=True)
-    if not isinstance(checkpoint.folder, Path):
-        raise _is_store(str(checkpoint.folder))
     job, program_folder = recorded_program(checkpoint)
-    home = program_home(text, job, program_folder)
-    return job, PlannedModel(source=source, program_folder=str(home), folder=str(path.absolute()))
+    home = str(program_home(text, job, program_folder))
+    if isinstance(path, Path) and isinstance(checkpoint.folder, Path):
+        return job, PlannedModel(source=source, program_folder=home, folder=str(path.absolute()))
+    if isinstance(path, Path):
+        _require_no_store(str(checkpoint.folder), reads_stores)
+    in_store = source.model_copy(update={"run": job.checkpoint.store if isinstance(path, Path) else text})
+    return job, PlannedModel(source=in_store, program_folder=home)
 
 
-def _of_fleet(platform: Platform, path: Path, source: MemberSource) -> tuple[Job, PlannedModel]:
+def _of_fleet(platform: Platform, path: Path, source: MemberSource, reads_stores: bool) -> tuple[Job, PlannedModel]:
     job = parse_job(read_job_file(path), str(path))
+    home = str(path.resolve().parent)
     if job.checkpoint.store is not None:
-        raise _is_store(f"checkpoint.store of {path}")
+        _require_no_store(f"checkpoint.store of {path}", reads_stores)
+        return job, PlannedModel(source=source.model_copy(update={"run": job.checkpoint.store}), program_folder=home)
     require_results(platform, path, job)
-    return job, PlannedModel(source=source, program_folder=str(path.resolve().parent), fleet=job.name)
+    return job, PlannedModel(source=source, program_folder=home, fleet=job.name)
 
 
-def _is_store(what: str) -> UsageError:
-    return UsageError(
-        f"{what} is in an object store, from which containers do not serve: expected a service on this machine, "
-        "without --on"
-    )
+def _require_no_store(what: str, reads_stores: bool) -> None:
+    if not reads_stores:
+        raise UsageError(
+            f"{what} is in an object store, from which containers on this platform do not serve: expected a service on "
+            "this machine, without --on"
+        )

@@ -89,7 +89,16 @@ class KindService:
 
     @contextmanager
     def connected(self, rows: np.ndarray = X) -> Iterator[None]:
-        """Context manager in which `rest_port` and `grpc_port` lead to the front, which has answered a query."""
+        """As `forwarded`, of a front that has answered a query."""
+        with self.forwarded():
+            wait_until(
+                lambda: self.asked(rows)[0] == http.client.OK, START_SECS, "an answer of the front", poll_secs=0.5
+            )
+            yield
+
+    @contextmanager
+    def forwarded(self) -> Iterator[None]:
+        """Context manager in which `rest_port` and `grpc_port` lead to the front."""
         (address,) = free_addresses(1)
         self.rest_port, self.grpc_port = address.port, address.control_port
         ports = (f"{self.rest_port}:8000", f"{self.grpc_port}:8001")
@@ -99,9 +108,6 @@ class KindService:
                 stderr=subprocess.STDOUT, env=self.space.environment,
             )  # fmt: skip
         try:
-            wait_until(
-                lambda: self.asked(rows)[0] == http.client.OK, START_SECS, "an answer of the front", poll_secs=0.5
-            )
             yield
         finally:
             process.kill()

@@ -40,7 +40,7 @@ def _placed(section: PodsByRole, settings: Pods, spec: Object) -> Object:
     added = {
         "imagePullSecrets": [{"name": name} for name in section.image_pull_secrets],
         "nodeSelector": settings.node_selector,
-        "tolerations": settings.tolerations,
+        "tolerations": [*spec.get("tolerations", ()), *settings.tolerations],
         "priorityClassName": settings.priority_class,
         "affinity": _joined(settings.affinity or {}, spec.get("affinity", {})),
     }

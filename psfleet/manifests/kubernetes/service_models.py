@@ -30,8 +30,10 @@ def model_claim(job: Job, activity: Activity, plan: ServicePlan) -> list[Object]
 
 
 def mount_model(job: Job, plan: ServicePlan, member: int, pod: Object) -> None:
-    """Adds the model of a member to its pod; the pods that mount a disk are on one node."""
+    """Adds the model of a member to its pod, unless it is in a store; the pods that mount a disk are on one node."""
     number, model = member % len(plan.models), plan.model_of(member)
+    if not model.folder and not model.fleet:
+        return
     name, part = (model.fleet, {}) if model.fleet else (job.name, {"subPath": copy_folder(number)})
     (own,) = pod["spec"]["containers"]
     own["volumeMounts"].append({"name": "model", "mountPath": container.MODEL, "readOnly": True, **part})

@@ -37,6 +37,9 @@ LIFE_SECS, LIFE_LIMIT_SECS = 15, 30
 READY_SECS, READY_FAILURES = 2, 3
 """Interval of the front's readiness probe, and failures in a row after which clients are not led to it."""
 READY_LIMIT_SECS = 5
+LOST_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+LOST_SECS = 30
+"""How long the pod of a node that does not answer is awaited, before its Deployment makes another one."""
 OF_TRAINING = (settings.PS, settings.METRICS_PORT)
 """Variables of a run's pods that these do not have, or with another value."""
 
@@ -195,6 +198,10 @@ def _pod(job: Job, component: str, host: str, own: Object, program: Program | No
     spec |= {
         "hostname": host,
         "restartPolicy": "Always",
+        "tolerations": [
+            {"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_SECS}
+            for taint in LOST_TAINTS
+        ],
         "serviceAccountName": component_name(job.name, component),
     }
     alike = {"matchLabels": selector(job.name, component)}

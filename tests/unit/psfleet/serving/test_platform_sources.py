@@ -159,3 +159,10 @@ def test_a_run_whose_program_is_elsewhere_is_refused(tmp_path: Path) -> None:
     one.rename(moved)
     with pytest.raises(UsageError, match=r"the folder of its program, .*one, is not on this machine"):
         found(moved)
+
+
+def test_members_that_can_read_a_store_need_no_results_on_the_platform(tmp_path: Path) -> None:
+    path = job_file(tmp_path, checkpoint={"store": "s3://bucket/run"})
+    (model,) = found(path, has_results=False, reads_stores=True, best=True).models
+    assert (model.source.run, model.source.best) == ("s3://bucket/run", True)
+    assert (model.folder, model.fleet, model.program_folder) == ("", "", str(tmp_path))

@@ -6,24 +6,28 @@ import json
 from base64 import b64decode
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.kubernetes_schema import problem, versions
+from support.service_objects import (
+    MEMBERS,
+    NAME,
+    PODS,
+    Object,
+    access,
+    environment,
+    objects_of,
+    only,
+    own,
+    pod,
+    rendered,
+    with_folder,
+)
 from support.service_samples import of_cluster, plan_of, with_plan, with_token
 
 from psfleet.errors import BadJobError
 from psfleet.job.activity import Activity
-from psfleet.job.job import Job, parse_job
-from psfleet.job.service_access import ServiceAccess
-from psfleet.launch.platform import Request
-from psfleet.manifests.kubernetes.service import render
-from psfleet.manifests.kubernetes.service_models import writer
 
-Object = dict[str, Any]
-NAME = "digits-serve"
-MEMBERS = (f"{NAME}-member-0", f"{NAME}-member-1")
-PODS = (f"{NAME}-front", *MEMBERS)
 CLIENT_PORTS = [8000, 8001]
 EVERYTHING: Object = {
     "container": {"worker": {"memory": "1Gi", "cpus": 2}, "mounts": ["claim:/data"]},
@@ -31,6 +35,7 @@ EVERYTHING: Object = {
         "egress": [{"ports": [{"protocol": "TCP", "port": 443}]}],
         "image_pull_secrets": ["registry"],
         "node_selector": {"disk": "ssd"},
+        "tolerations": [{"key": "spot", "operator": "Exists"}],
         "worker": {
             "env": {"A": "1"},
             "service_account": "mine",
@@ -41,43 +46,6 @@ EVERYTHING: Object = {
     },
     "tls": True,
 }
-
-
-def objects_of(made: Request, sections: Object | None = None) -> list[Object]:
-    assert made.activity is not None
-    job = described(made.job, **(sections or {}))
-    return render(job, made.activity, plan_of(made), made.front_files)
-
-
-def rendered(folder: Path, sections: Object | None = None, **options: Any) -> list[Object]:
-    return objects_of(of_cluster(folder, **options), sections)
-
-
-def described(job: Job, **sections: Any) -> Job:
-    return parse_job({**job.model_dump(mode="json", exclude={"kubernetes"}), **sections})
-
-
-def only(objects: list[Object], kind: str, name: str) -> Object:
-    (found,) = (each for each in objects if (each["kind"], each["metadata"]["name"]) == (kind, name))
-    return found
-
-
-def pod(objects: list[Object], name: str) -> Object:
-    found: Object = only(objects, "Deployment", name)["spec"]["template"]
-    return found
-
-
-def own(objects: list[Object], name: str) -> Object:
-    (found,) = pod(objects, name)["spec"]["containers"]
-    return found
-
-
-def environment(objects: list[Object], name: str) -> dict[str, Any]:
-    return {each["name"]: each.get("value") for each in own(objects, name)["env"]}
-
-
-def access(objects: list[Object], name: str) -> ServiceAccess:
-    return ServiceAccess.from_json(environment(objects, name)["PSFLEET_SERVICE"], name)
 
 
 @pytest.mark.parametrize("version", [versions()[0], versions()[-1]])
@@ -227,6 +195,8 @@ def test_pods_are_restricted_and_only_members_have_what_programs_need(tmp_path: 
         assert container["resources"]["limits"]["memory"] == "1Gi"
         assert (spec["nodeSelector"], spec["imagePullSecrets"]) == ({"disk": "ssd"}, [{"name": "registry"}])
         assert {"name": "tls", "secret": {"secretName": f"{NAME}-worker-tls"}} in spec["volumes"]
+        secs = {each["key"]: each.get("tolerationSeconds") for each in spec["tolerations"]}
+        assert secs == {"node.kubernetes.io/not-ready": 30, "node.kubernetes.io/unreachable": 30, "spot": None}
     accounts = [pod(objects, name)["spec"]["serviceAccountName"] for name in PODS]
     assert accounts == [f"{NAME}-front", "mine", "mine"]
     for name, expected in zip(PODS, (False, True, True), strict=True):
@@ -256,42 +226,10 @@ def test_a_front_with_a_certificate_is_asked_by_https(tmp_path: Path) -> None:
     assert set(only(objects, "Secret", f"{NAME}-front")["data"]) == {"tls.crt", "tls.key"}
 
 
-def with_folder(folder: Path) -> Request:
-    """Its second model is on this machine."""
-    made = of_cluster(folder, replicas=2)
-    one, two = plan_of(made).models
-    return with_plan(made, models=(one, two.model_copy(update={"fleet": "", "folder": "/runs/two"})))
-
-
-def test_copies_of_models_are_on_a_claim_of_the_service_from_which_members_mount_their_own(tmp_path: Path) -> None:
-    objects = objects_of(with_folder(tmp_path))
-    found = only(objects, "PersistentVolumeClaim", NAME)
-    assert found["metadata"]["labels"]["psfleet.activity"] == "service"
-    mounted = []
-    for index in range(4):
-        spec = pod(objects, f"{NAME}-member-{index}")["spec"]
-        (volume,) = [each for each in spec["volumes"] if each["name"] == "model"]
-        (mount,) = [each for each in spec["containers"][0]["volumeMounts"] if each["name"] == "model"]
-        assert mount["readOnly"]
-        mounted.append((volume["persistentVolumeClaim"]["claimName"], mount.get("subPath")))
-    assert mounted == [("one", None), (NAME, "models/1")] * 2
-    assert pod(objects, MEMBERS[1])["metadata"]["labels"]["psfleet.model-claim"] == NAME
-    assert "PersistentVolumeClaim" not in {each["kind"] for each in rendered(tmp_path)}
-
-
-@pytest.mark.parametrize("mode", ["ReadWriteOnce", "ReadWriteMany"])
-def test_the_pod_that_writes_copies_is_restricted_and_beside_the_members(tmp_path: Path, mode: str) -> None:
-    job = described(with_folder(tmp_path).job, container={"access_mode": mode, "worker_image": "mine"})
-    found = writer(job, f"{NAME}-models-1")
-    assert problem(found, versions()[-1]) == ""
-    (own_container,) = found["spec"]["containers"]
-    assert (own_container["image"], own_container["name"]) == ("mine", "models")
-    (mount,) = own_container["volumeMounts"]
-    assert (mount["mountPath"], mount.get("readOnly", False)) == ("/out", False)
-    assert found["spec"]["volumes"][0]["persistentVolumeClaim"] == {"claimName": NAME}
-    assert own_container["securityContext"]["readOnlyRootFilesystem"]
-    is_disk = mode == "ReadWriteOnce"
-    assert ("psfleet.model-claim" in found["metadata"]["labels"], "affinity" in found["spec"]) == (is_disk, is_disk)
+def test_a_program_in_the_image_is_mounted_nowhere(tmp_path: Path) -> None:
+    objects = rendered(tmp_path, {"container": {"program": "image"}})
+    assert not [each for each in objects if each["metadata"]["name"].endswith(".program")]
+    assert "/program" not in {each["mountPath"] for each in own(objects, MEMBERS[0])["volumeMounts"]}
 
 
 def test_a_name_that_no_service_can_have_is_refused(tmp_path: Path) -> None:

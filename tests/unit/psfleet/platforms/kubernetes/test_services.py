@@ -123,7 +123,7 @@ def test_a_run_does_not_take_the_place_of_a_service(api: Api, tmp_path: Path) ->
         platform.check(Request(job, tmp_path / "job.yaml"))
 
 
-def test_the_front_owns_all_but_what_closes_the_ports_until_the_end(api: Api, tmp_path: Path) -> None:
+def test_the_front_owns_the_other_objects(api: Api, tmp_path: Path) -> None:
     platform = Kubernetes()
     start(platform, of_cluster(tmp_path))
     owned = {key for key, each in api.objects.items() if each["metadata"].get("ownerReferences")}
