@@ -34,7 +34,7 @@ IMAGE = DOCKER_BUILDKIT=1 docker build --file docker/Dockerfile --build-arg BASE
 	--build-arg LOCK=$(LOCK_OF_EXTRA) --build-arg REVISION=$(or $(shell git rev-parse HEAD 2>/dev/null),unknown)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv train up status logs down test test-all test-unit test-fleet test-compose test-kind kind-up kind-runs kind-down check static format lock proto images scan wheel bench bench-peers bench-variables bench-links bench-simulated bench-memory bench-tls bench-input bench-tables bench-replication bench-serve clean
+.PHONY: help venv train up status logs down test test-all test-unit test-fleet test-compose test-kind kind-up kind-runs kind-down check static format lock proto images scan wheel bench bench-peers bench-variables bench-profile bench-links bench-simulated bench-memory bench-tls bench-input bench-tables bench-replication bench-serve clean
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -140,6 +140,9 @@ bench-peers: venv ## Creates the environments of the peers in .bench: PyTorch, a
 
 bench-variables: venv ## Measures a step of 161 variables like ResNet-50's against one variable; ARGS go to the benchmark
 	$(BIN)/python -m benchmarks.variables $(ARGS)
+
+bench-profile: venv ## Profiles where the CPU time of a step goes (as root, Linux, with perf); ARGS go to the benchmark
+	$(BIN)/python -m benchmarks.profile $(ARGS)
 
 bench-links: venv ## Measures steps on links of 1 Gbit/s and 200 Mbit/s (as root, Linux); ARGS go to the benchmark
 	$(BIN)/python -m benchmarks.links $(ARGS)

@@ -42,7 +42,7 @@ class Link:
 
     def send(self, pieces: Iterable[np.ndarray]) -> None:
         """Sends arrays one after the other, without a copy that joins them."""
-        left = [memoryview(piece).cast("B") for piece in pieces if piece.size]
+        left = [piece.data.cast("B") for piece in pieces if piece.size]
         while left:
             sent = self._socket.sendmsg(left[:MAX_PIECES])
             while left and sent >= len(left[0]):
@@ -56,7 +56,7 @@ class Link:
         Raises:
             EOFError: The other end is closed.
         """
-        left = memoryview(array).cast("B")
+        left = array.data.cast("B")
         while left:
             count = self._socket.recv_into(left)
             if not count:

@@ -16,6 +16,8 @@ MEASURES = {
     "mean_ms": "mean ms per step",
     "cpu_ms": "CPU ms per step",
     "cpu_ms_per_gradient": "CPU ms per gradient",
+    "ps_cpu_ms": "ps, CPU ms per step",
+    "workers_cpu_ms": "workers, CPU ms per step",
     "memory_mb": "MB",
     "p50_ms": "p50 ms",
     "p99_ms": "p99 ms",

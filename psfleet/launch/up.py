@@ -17,10 +17,13 @@ STOP_SECS = 60.0
 """Timeout for the stop of a chief whose job cannot be read."""
 
 
-def start(platform: Platform, request: Request) -> None:
+def start(platform: Platform, request: Request) -> bool:
     """Starts a fleet, unless a fleet of the same job still trains, or has ended and its results are to be copied.
 
     Of two commands of this user that do so at the same time, one starts the fleet; then the other one finds it.
+
+    Returns:
+        Whether this call has started it.
 
     Raises:
         UsageError: A fleet of this name trains another version of the job, trains while a fresh one is requested, or
@@ -30,12 +33,13 @@ def start(platform: Platform, request: Request) -> None:
     """
     with starting(platform, request.job.name, request.job.deadlines.start_secs):
         if _is_started(platform, request):
-            return
+            return False
         if request.fresh:
             # What is refused deletes nothing.
             platform.check(request)
             delete_stored(request.job)
         platform.apply(request)
+    return True
 
 
 def _is_started(platform: Platform, request: Request) -> bool:

@@ -115,12 +115,14 @@ def serve_on(platform: Platform, request: Request, show: Callable[[str], None]) 
     """
     plan = request.activity.service if request.activity is not None else None
     assert plan is not None, "of a service"
-    name, is_new = request.job.name, chief_of(platform.members(request.job.name)) is None
-    start(platform, request)
-    if is_new:
+    name = request.job.name
+    if is_new := start(platform, request):
         show(f"{plan.access.name}: a front and {counted(plan.num_members, 'member')} in containers start")
         if warning := clear_text_warning(plan.host, CERTIFICATE in request.front_files):
             show(warning)
+    elif files := request.front_files:
+        kept = " and ".join(word for file, word in ((TOKEN, "token"), (CERTIFICATE, "certificate")) if file in files)
+        show(f"{plan.access.name}: found, with the {kept} that it was started with")
     deadlines = request.job.deadlines
     reported: set[str] = set()
 
