@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -57,7 +58,10 @@ def test_run_folders_are_an_ensemble_whose_copies_go_with_it(space: Space) -> No
         wait_until(service.version, START_SECS, "version 5", done="5".__eq__, poll_secs=0.5)
         np.testing.assert_allclose(await_both(service, X).reshape(3, 3), 7 * FIRST, rtol=1e-6)
     assert "persistentvolumeclaim/local-serve" in left(space)
-    assert not [name for name in left(space) if "models" in name], "the pod that wrote them has ended"
+    wait_until(
+        lambda: [name for name in left(space) if "models" in name], COMMAND_SECS, "the pod that wrote them to go",
+        done=operator.not_, poll_secs=0.5,
+    )  # fmt: skip
     space.psfleet("down", service.name, secs=START_SECS)
     assert left(space) == []
 
