@@ -49,7 +49,12 @@ def serve_in_containers(wanted: Wanted, out: Path | None, on: str, context: str 
     where = option_words({"--on": on, "--context": context, "--namespace": namespace})
     down = shlex.join(["psfleet", "down", request.job.name, *where])
     try:
-        serve_on(place, request, _say)
+        is_new = serve_on(place, request, _say)
+        if on == KUBERNETES and not is_new:
+            # Imported here: it needs the kubernetes package.
+            from psfleet.platforms.kubernetes.model_copies import copy_newer
+
+            copy_newer(request, context, namespace)
         if request.job.tls and on == COMPOSE:
             # Imported here: it needs the docker package.
             from psfleet.platforms.compose.fleet_labels import renew_certificates

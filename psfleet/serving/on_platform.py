@@ -98,11 +98,14 @@ def service_request(
     return Request(job, home / "job.yaml", activity=activity, front_files=files)
 
 
-def serve_on(platform: Platform, request: Request, show: Callable[[str], None]) -> None:
+def serve_on(platform: Platform, request: Request, show: Callable[[str], None]) -> bool:
     """Starts a service, or finds the same one, and waits until it is ready; it stays when this returns.
 
     Args:
         show: Called with each line for the user.
+
+    Returns:
+        Whether this call has started the service.
 
     Raises:
         UsageError: As of `start`.
@@ -145,6 +148,7 @@ def serve_on(platform: Platform, request: Request, show: Callable[[str], None]) 
         else:
             error.args = (f"{error}; the service stays, `psfleet down {name}` ends it",)
         raise
+    return is_new
 
 
 def _inside(name: str, files: dict[str, bytes]) -> str | None:

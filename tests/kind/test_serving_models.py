@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 import safetensors.numpy
 from support.asking import FIRST, runs
 from support.compose_lab import commanded
-from support.exported_run import PROGRAM, X
+from support.exported_run import BIAS, KERNEL, PROGRAM, X, with_checkpoint
 from support.kind_fleet import COMMAND_SECS, START_SECS, Space
 from support.kind_service import TOKEN, KindService
 from support.kind_store import make_secret, section
@@ -51,8 +52,16 @@ def test_run_folders_are_an_ensemble_whose_copies_go_with_it(space: Space) -> No
     service.serve("--name", "local", *OPTIONS)
     with service.connected():
         np.testing.assert_allclose(await_both(service, X).reshape(3, 3), 2 * FIRST, rtol=1e-6)
+        for name in names:
+            with_checkpoint(space.folder / name, 5, 7 * KERNEL, 7 * BIAS)
+        service.serve("--name", "local", *OPTIONS)
+        wait_until(service.version, START_SECS, "version 5", done="5".__eq__, poll_secs=0.5)
+        np.testing.assert_allclose(await_both(service, X).reshape(3, 3), 7 * FIRST, rtol=1e-6)
     assert "persistentvolumeclaim/local-serve" in left(space)
-    assert not [name for name in left(space) if "models" in name], "the pod that wrote them has ended"
+    wait_until(
+        lambda: [name for name in left(space) if "models" in name], COMMAND_SECS, "the pod that wrote them to go",
+        done=operator.not_, poll_secs=0.5,
+    )  # fmt: skip
     space.psfleet("down", service.name, secs=START_SECS)
     assert left(space) == []
 

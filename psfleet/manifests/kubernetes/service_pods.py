@@ -185,12 +185,7 @@ def _pod(job: Job, component: str, host: str, own: Object, program: Program | No
     made = template(job, WORKER, None if program is None else [*program.items])
     spec = made["spec"]
     (of_worker,) = spec["containers"]
-    spec["containers"] = [
-        {
-            **of_worker,
-            **own,
-        }
-    ]
+    spec["containers"] = [{**of_worker, **own}]
     for volume in spec["volumes"]:
         if program is not None and volume["name"] == PROGRAM_VOLUME:
             volume["configMap"]["name"] = program_map(program.owner)

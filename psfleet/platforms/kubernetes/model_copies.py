@@ -17,6 +17,7 @@ from psfleet.control.relay_client import Command
 from psfleet.errors import LostPeerError
 from psfleet.job.job import Job
 from psfleet.job.service_plan import PlannedModel, ServicePlan
+from psfleet.launch.platform import Request
 from psfleet.manifests import container
 from psfleet.manifests.kubernetes.pod_settings import apply_placement
 from psfleet.manifests.kubernetes.service_models import MODELS, copy_folder, writer
@@ -25,15 +26,20 @@ from psfleet.platforms.kubernetes.events import WaitReasons
 from psfleet.platforms.kubernetes.exec import running
 from psfleet.platforms.kubernetes.volume_reader import helper_pod
 
-UNPACK = (
-    "python",
-    "-c",
-    "import sys, tarfile\n"
-    "with tarfile.open(fileobj=sys.stdin.buffer, mode='r|') as archive:\n"
-    f"    archive.extractall({container.OUT!r})\n",
-)
-"""Unpacks an archive of psfleet's own: Debian 12's Python has no extraction filters. It ends with the archive, because
-the API cannot close the command's input."""
+SCRIPT = """
+import os, shutil, sys, tarfile
+
+with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
+    for entry in archive:
+        path = os.path.join(sys.argv[1], entry.name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path + ".part", "wb") as file:
+            shutil.copyfileobj(archive.extractfile(entry), file)
+        os.replace(path + ".part", path)
+"""
+"""Unpacks an archive of files, each of which appears as a whole: members may read there.
+
+It ends with the archive, because the API cannot close the command's input."""
 UNPACK_SECS = 120.0
 """How long the command may take after the end of the archive."""
 
@@ -57,13 +63,25 @@ def copy_models(cluster: Cluster, reasons: WaitReasons, job: Job, plan: ServiceP
     content = apply_placement(job.kubernetes, writer(job, f"{job.name}-{MODELS}-{secrets.token_hex(3)}"))
     with (
         helper_pod(cluster, reasons, job, content, "which takes the models") as pod,
-        running(cluster, pod, MODELS, UNPACK) as command,
+        running(cluster, pod, MODELS, ("python", "-c", SCRIPT, container.OUT)) as command,
     ):
         try:
             _send(command, files)
         except OSError as error:
             raise LostPeerError(f"{error.filename}: {error.strerror or error} while it was copied") from error
         _await_end(command, pod)
+
+
+def copy_newer(request: Request, context: str | None, namespace: str | None) -> None:
+    """Copies the models of a service that is up again: its members take newer checkpoints. Errors as of `copy_models`.
+
+    Args:
+        context, namespace: As of `Kubernetes`.
+    """
+    plan = request.activity.service if request.activity is not None else None
+    if plan is not None:
+        cluster = Cluster(context, namespace)
+        copy_models(cluster, WaitReasons(cluster), request.job, plan)
 
 
 def model_files(model: PlannedModel) -> dict[str, Path]:
@@ -96,14 +114,9 @@ class _Input(io.RawIOBase):
 
 
 def _send(command: Command, files: Mapping[str, Path]) -> None:
-    def readable(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-        # Those of this machine mean nothing there.
-        entry.mode, entry.uid, entry.gid, entry.uname, entry.gname = 0o644, 0, 0, "", ""
-        return entry
-
     with tarfile.open(fileobj=_Input(command), mode="w|") as archive:
         for name, path in files.items():
-            archive.add(path, name, recursive=False, filter=readable)
+            archive.add(path, name, recursive=False)
 
 
 def _await_end(command: Command, pod: str) -> None:

@@ -33,4 +33,4 @@ def stop(cluster: Cluster, chief: Member, timeout_secs: float) -> None:
     def is_gone() -> bool:
         return all(pod.name != chief.name or pod.is_over for pod in pods_of(cluster.pods(chief.fleet)))
 
-    wait_until(is_gone, math.ceil(timeout_secs) + REMOVAL_SECS, f"pod {chief.name} to save and end", poll_secs=0.5)
+    wait_until(is_gone, math.ceil(timeout_secs) + REMOVAL_SECS, f"pod {chief.name} to end", poll_secs=0.5)

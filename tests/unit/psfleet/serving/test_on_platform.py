@@ -34,7 +34,7 @@ def test_a_new_service_is_started_and_awaited(tmp_path: Path) -> None:
     said: list[str] = []
     made = request(host="0.0.0.0", **with_token(tmp_path))
     found = place([], [FRONT, MEMBER], [READY, MEMBER], made=made)
-    serve_on(found, made, said.append)
+    assert serve_on(found, made, said.append), "this call has started it"
     assert (found.applied, found.removed) == ([made], [])
     assert said == [
         "digits: a front and 2 members in containers start",
@@ -45,7 +45,7 @@ def test_a_new_service_is_started_and_awaited(tmp_path: Path) -> None:
 def test_one_that_serves_is_found_although_a_member_has_failed_meanwhile() -> None:
     said: list[str] = []
     found = place([READY, replace(MEMBER, restarts=9)], logs={"worker-0": log(FAILED)})
-    serve_on(found, request(), said.append)
+    assert not serve_on(found, request(), said.append)
     assert (found.applied, found.removed, said) == ([], [], [])
 
 

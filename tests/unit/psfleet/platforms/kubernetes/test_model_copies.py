@@ -59,8 +59,11 @@ def claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     @contextmanager
     def running(cluster: Any, pod: str, name: str, command: Sequence[str]) -> Iterator[LocalCommand]:
-        words = [word.replace(repr(container.OUT), repr(str(folder))) for word in command[1:]]
-        with subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        *words, at = command[1:]
+        assert at == container.OUT
+        with subprocess.Popen(
+            [sys.executable, *words, str(folder)], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
             yield LocalCommand(process)
 
     monkeypatch.setattr(model_copies, "helper_pod", helper)
@@ -88,8 +91,17 @@ def test_a_run_is_copied_as_its_newest_checkpoint(tmp_path: Path, claim: Path) -
     found, own = versions.find(claim / "models" / "1"), versions.find(tmp_path / "run")
     assert found.step == own.step == 7
     assert [part.sha256 for part in found.parts] == [part.sha256 for part in own.parts]
-    (only,) = (claim / "models" / "1" / "checkpoints").iterdir()
-    assert oct((only / "manifest.json").stat().st_mode)[-3:] == "644", "readable, whatever its mode is here"
+
+
+def test_a_copy_of_a_later_checkpoint_stands_beside_the_one_before(tmp_path: Path, claim: Path) -> None:
+    (tmp_path / "run").mkdir()
+    trained(tmp_path / "run")
+    for step in (7, 9):
+        with_checkpoint(tmp_path / "run", step, KERNEL, BIAS)
+        copied(tmp_path, run_model(tmp_path / "run"))
+        assert versions.find(claim / "models" / "0").step == step
+    assert versions.find(claim / "models" / "0", 7).step == 7
+    assert not [*claim.rglob("*.part")]
 
 
 def test_the_checkpoint_of_a_step_is_copied_and_found_as_such(tmp_path: Path, claim: Path) -> None:
