@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import ssl
 import urllib.request
@@ -21,16 +22,21 @@ from support.rows import first_rows
 from support.served import query
 
 from psfleet.job.service_access import BETWEEN_GRAPH, IN_GRAPH
+from psfleet.processes.ports import free_addresses
 from psfleet.tls.signing import new_authority, new_certificate, private_pem, public_pem
 
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture(scope="module", params=first_rows([BETWEEN_GRAPH, IN_GRAPH]), ids=["plain", "tls"])
+KINDS = {"plain": (BETWEEN_GRAPH, False), "tls": (IN_GRAPH, True), "in graph": (IN_GRAPH, False)}
+"""By name, the mode of a service, and whether it has TLS."""
+
+
+@pytest.fixture(scope="module", params=first_rows(list(KINDS)))
 def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComposeService]:
-    """The second one has TLS, and one graph over all members, whose servers the front's connects to."""
-    mode = request.param
-    with compose_service(tmp_path_factory.mktemp("service"), tls=mode == IN_GRAPH, mode=mode) as found:
+    """Those in one graph have servers of members to which that of the front connects."""
+    mode, tls = KINDS[request.param]
+    with compose_service(tmp_path_factory.mktemp("service"), tls=tls, mode=mode) as found:
         said = found.serve()
         assert f"{found.model} is ready: http://127.0.0.1:{found.rest_port}/v2/models/{found.model}" in said
         with Asking(found) as asking:
@@ -85,7 +91,7 @@ def test_clients_reach_the_front_alone_and_nobody_tensorflow(service: ComposeSer
 
 def test_no_query_fails_while_a_member_is_killed_or_paused_and_it_comes_back(service: ComposeService) -> None:
     member = service.container("member-1")
-    with Asking(service) as asking:
+    with Asking(service, clients=16) as asking:
         docker("pause", member)
         asking.await_answer_of("1 of 2")
         docker("unpause", member)
@@ -143,6 +149,26 @@ def test_clients_verify_the_certificate_of_the_front(tmp_path: Path) -> None:
         with urllib.request.urlopen(asked, context=context, timeout=COMMAND_SECS) as answer:
             assert json.load(answer)["name"] == found.model
         assert "PRIVATE KEY" not in docker("inspect", *found.containers()).stdout
+
+
+@pytest.mark.extended
+def test_a_service_at_all_addresses_has_its_metrics_on_loopback_alone(tmp_path: Path) -> None:
+    (bridge,) = json.loads(docker("network", "inspect", "bridge").stdout)
+    other = bridge["IPAM"]["Config"][0]["Gateway"]
+    (metrics,) = free_addresses(1)
+
+    def page(host: str, port: int, path: str) -> str:
+        connection = http.client.HTTPConnection(host, port, timeout=COMMAND_SECS)
+        connection.request("GET", path)
+        return connection.getresponse().read().decode()
+
+    with compose_service(tmp_path / "service") as found:
+        said = found.serve("--host", "0.0.0.0", "--metrics-port", str(metrics.port))
+        assert "tokens and queries travel in clear text" in said
+        assert json.loads(page(other, found.rest_port, "/v2"))["name"]
+        assert "psfleet_members_ready" in page("127.0.0.1", metrics.port, "/metrics")
+        with pytest.raises(ConnectionRefusedError):
+            page(other, metrics.port, "/metrics")
 
 
 @pytest.mark.extended

@@ -13,6 +13,7 @@ import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +23,7 @@ import tensorflow.compat.v1 as v1
 from psfleet.addresses import Address
 from psfleet.inference.batches import MAX_IN_FLIGHT, Inputs
 from psfleet.inference.ensemble import Ensemble
-from psfleet.inference.predictions import Prediction
+from psfleet.inference.predictions import Prediction, without_rows
 from psfleet.inference.tensors import ModelMetadata
 from psfleet.tf.error_text import reason
 from psfleet.tf.opening import open_within
@@ -38,6 +39,8 @@ OPEN_SECS = 10.0
 """Until a session is open."""
 CLOSE_SECS = 1.0
 """How much longer a session stays open than its last step may take."""
+NO_BATCH = 0
+"""Number of steps whose predictions nobody waits for."""
 LATE_SECS = 0.5
 """How much longer a step may run than the queries wait."""
 
@@ -119,10 +122,8 @@ class GraphRoute:
         self, current: _Session, number: int, inputs: Inputs, members: Sequence[int], is_repeated: bool = False
     ) -> None:
         """Makes one step; again for each member by itself if one of them has ended it for all."""
-        feeds = dict(zip(current.feeds, inputs, strict=True)) | {current.number: np.int64(number)}
-        options = v1.RunOptions(timeout_in_ms=self._run_ms)
         try:
-            current.session.run([current.puts[index] for index in members], feeds, options=options)
+            self._step(current, number, inputs, members)
         except tf.errors.DeadlineExceededError:
             # Nobody waits for the others any more.
             return
@@ -134,6 +135,24 @@ class GraphRoute:
                     self._loop.call_soon_threadsafe(self._ensemble.miss, index)
                 else:
                     self._threads.submit(self._run, current, number, inputs, [index], is_repeated=True)
+
+    def _step(self, current: _Session, number: int, inputs: Inputs, members: Sequence[int]) -> None:
+        feeds = dict(zip(current.feeds, inputs, strict=True)) | {current.number: np.int64(number)}
+        options = v1.RunOptions(timeout_in_ms=self._run_ms)
+        current.session.run([current.puts[index] for index in members], feeds, options=options)
+
+    def _rehearse(self, opened: _Session, metadata: ModelMetadata) -> None:
+        """Makes once, without rows, the step of all members, of each alone, and of all but one.
+
+        TensorFlow distributes the graph of a step when it is first made. Queries that have waited for a member which is
+        lost have no time left for that.
+        """
+        every, inputs = tuple(sorted(opened.puts)), [without_rows(each) for each in metadata.inputs]
+        others = (tuple(each for each in every if each != one) for one in every)
+        # The queries miss a member that is lost meanwhile, too.
+        with suppress(tf.errors.OpError):
+            for members in filter(None, dict.fromkeys([every, *((one,) for one in every), *others])):
+                self._step(opened, NO_BATCH, inputs, members)
 
     def _receive_all(self) -> None:
         assert self._metadata is not None, "`add` was called"
@@ -170,7 +189,9 @@ class GraphRoute:
         session = v1.Session(self._target, graph=graph, config=config)
         open_within(OPEN_SECS, session, nothing)
         names = {index: name for index, (name, _) in members.items()}
-        return _Session(session, names, number, feeds, puts)
+        opened = _Session(session, names, number, feeds, puts)
+        self._rehearse(opened, metadata)
+        return opened
 
 
 def _results(metadata: ModelMetadata) -> tf.queue.FIFOQueue:

@@ -35,6 +35,8 @@ class PredictFunction:
 
     def __call__(self, *inputs: np.ndarray) -> list[np.ndarray]:
         """Step of the weights, error, and the outputs; called by TensorFlow."""
+        if not len(inputs[0]):
+            return [np.array(0, np.int64), np.array(b"", object), *empty_outputs(self._model.metadata)]
         try:
             step, outputs = self._model.predict(inputs)
         except ProgramError as error:

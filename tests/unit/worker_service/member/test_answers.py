@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 
 from psfleet import errors
+from psfleet.inference.tensors import ModelMetadata, TensorMetadata
 from psfleet.job.service_access import MemberSource
 from psfleet.service.process import Stop
+from worker_service.member.function import PredictFunction
+from worker_service.member.model import ServedModel
 from worker_service.member.newer_weights import NewerWeights
 from worker_service.member.service import answer_all
 from worker_service.trial.signs_of_life import BEAT_SECS, SignsOfLife
@@ -57,3 +62,10 @@ def test_a_member_ends_if_a_prediction_does_not_end(is_too_slow: bool, tmp_path:
     answer_all(connection, SlowModel(life, beats), newer, life, stop, PREDICT_SECS)  # type: ignore[arg-type]
     assert ended == ([errors.LOST_PEERS] if is_too_slow else [])
     assert connection.found == [(1, 3, 4.0)]
+
+
+def test_the_function_of_a_member_does_not_predict_queries_without_rows() -> None:
+    output = TensorMetadata(name="y", datatype="FP32", shape=(-1, 3))
+    model = SimpleNamespace(metadata=ModelMetadata(inputs=(), outputs=(output,)))
+    step, error, outputs = PredictFunction(cast(ServedModel, model))(np.empty([0, 2], np.float32))
+    assert (int(step), error.item(), outputs.size) == (0, b"", 0)
