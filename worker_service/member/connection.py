@@ -104,12 +104,12 @@ class FrontConnection:
             wait_until(lambda: self._is_reached(text), FRONT_SECS, f"the front to reach {self._own.data}")
 
     def _is_reached(self, text: str) -> bool:
-        """Asks the front for queries; False: it cannot fetch the request from this process, and has not seen it."""
+        """Asks the front for queries; False: one of the two does not reach the other."""
         try:
             self._repeated(self._join, text.encode())
         except tf.errors.UnavailableError as error:
-            if self._own.data not in error.message:
-                raise
+            # Which of the two is not known: gRPC's message has an IP address where that of the fleet has a name.
+            logger.debug("asking the front again: %s", error.message)
             return False
         return True
 
