@@ -14,7 +14,7 @@ class PlannedModel(Section):
     Attributes:
         source: As its members find it in their containers.
         program_folder: The folder of the program, on this machine.
-        folder: The folder of the model, on this machine (docker compose); empty: it is not there.
+        folder: The folder of the model, on this machine; empty: it is not there. Pods mount a copy.
         fleet: The fleet whose results are the folder of the model; empty: none.
     """
 
@@ -31,10 +31,10 @@ class ServicePlan(Section):
         access: Of the front, whose ports are those in its container; without the address of its TensorFlow server,
             which the platform knows.
         models: Each has `access.replicas` members.
-        host: The address at which the machine of the containers publishes the front's ports.
+        host: The address at which the machine of the containers publishes the front's ports, or the Service of pods.
         rest_port: Its port for REST.
         grpc_port: Its port for gRPC.
-        metrics_port: Its port for Prometheus, on loopback; 0: none.
+        metrics_port: Its port for Prometheus, of a machine on loopback; 0: none.
     """
 
     access: ServiceAccess

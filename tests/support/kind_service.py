@@ -99,12 +99,14 @@ class KindService:
     @contextmanager
     def forwarded(self) -> Iterator[None]:
         """Context manager in which `rest_port` and `grpc_port` lead to the front."""
+        # Of a Service, kubectl may choose a pod that ends.
+        front = self.pod("front")["metadata"]["name"]
         (address,) = free_addresses(1)
         self.rest_port, self.grpc_port = address.port, address.control_port
         ports = (f"{self.rest_port}:8000", f"{self.grpc_port}:8001")
         with (self.space.folder / "forward.log").open("w") as output:
             process = subprocess.Popen(
-                ["kubectl", "port-forward", f"service/{self.name}", *ports], stdin=subprocess.DEVNULL, stdout=output,
+                ["kubectl", "port-forward", f"pod/{front}", *ports], stdin=subprocess.DEVNULL, stdout=output,
                 stderr=subprocess.STDOUT, env=self.space.environment,
             )  # fmt: skip
         try:
