@@ -22,9 +22,9 @@ STAMP := .venv/.stamp
 PACKAGES := psfleet ps_service worker_service
 PROTO := $(patsubst %,psfleet/control/%.proto,control run_control driver_control) psfleet/inference/open_inference.proto
 PROTOC := $(BIN)/python -m grpc_tools.protoc --proto_path=.
-# Four test files at a time, each with its own fork server: fleet tests wait for almost half of their time. Files run in
+# Five test files at a time, each with its own fork server: fleet tests wait for almost half of their time. Files run in
 # the order of tests/conftest.py, not those with most tests first.
-IN_PARALLEL := --numprocesses 4 --dist loadfile --no-loadscope-reorder
+IN_PARALLEL := --numprocesses 5 --dist loadfile --no-loadscope-reorder
 # What pytest is given: the files that ARGS names, or else all of the target, and the rest of ARGS.
 TESTS = $(or $(filter tests/%,$(ARGS)),$(1)) $(filter-out tests/%,$(ARGS))
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --no-config --universal --python-version 3.11 \

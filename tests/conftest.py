@@ -44,6 +44,18 @@ TESTS = Path(__file__).parent
 TIME_LIMIT_SECS = {"unit": 60, "fleet": 180, "compose": 240, "kind": 600}
 """The limit of one test by its folder; a test's own `pytest.mark.timeout` comes first."""
 
+WAITS = {
+    "test_background.py",
+    "test_dense_export.py",
+    "test_dynamic_data.py",
+    "test_fresh_in_a_store.py",
+    "test_loaded_data.py",
+    "test_loader_restarts.py",
+    "test_slow_clients.py",
+    "test_watched_process.py",
+}
+"""Files of unit tests that wait for more than five seconds."""
+
 PROGRAM_MODULES = ("program", "helper")
 """Names of modules that several tests write, each in a folder of its own."""
 
@@ -73,17 +85,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _interleaved(items: list[pytest.Item]) -> list[pytest.Item]:
-    """The files of `fleet` spread over those of other folders: fleets wait for almost half of their time.
+    """The files that wait for a long time, above all those of `fleet`, spread over the others.
 
-    The last fifth has no fleet, since its short files keep all processes of a test run busy until the end.
+    The last fifth has neither: its short files keep all processes of a test run busy until the end. Files are ordered
+    by their names without folders, since the folders differ in how long their files compute.
     """
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
-    fleets = [path for path in files if _level(path) == "fleet"]
-    others = [path for path in files if _level(path) != "fleet"]
-    places = {path: number / len(fleets) for number, path in enumerate(fleets)}
-    places |= {path: 1.25 * number / len(others) for number, path in enumerate(others)}
+    kinds: dict[str, list[Path]] = {"fleet": [], "waits": [], "": []}
+    for path in sorted(files, key=lambda path: (path.name, path), reverse=True):
+        kinds["fleet" if _level(path) == "fleet" else "waits" if path.name in WAITS else ""].append(path)
+    ends = {"fleet": 0.8, "waits": 0.8, "": 1.0}
+    places = {path: ends[kind] * at / len(paths) for kind, paths in kinds.items() for at, path in enumerate(paths)}
     return [item for path in sorted(files, key=lambda path: places[path]) for item in files[path]]
 
 

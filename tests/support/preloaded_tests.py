@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -32,12 +33,31 @@ CLIENT = Path(__file__).with_name("preloaded_tests_client.py")
 PROGRAM = "import sys; sys.path[:] = {path}; from support.preloaded_tests import main; main()"
 LISTENS_SECS = 30.0
 """Until the process listens; its clients then wait for the imports."""
+NAMES_TENSORFLOW = re.compile(rb"^(import|from) (tensorflow|keras)\b", re.MULTILINE)
 MAX_BYTES = 4096
 """Of the program with which pytest-xdist starts a process."""
 
 
+class NotImported(pytest.Module):
+    """A module of which nothing is collected."""
+
+    def collect(self) -> list[pytest.Item | pytest.Collector]:
+        return []
+
+
 class ImportsOnly:
-    """A pytest plugin: modules are imported, without a look at what they define."""
+    """A pytest plugin: modules are imported, without a look at what they define.
+
+    Those that name TensorFlow or Keras are left to the forked processes: some run operations when they are imported,
+    for which TensorFlow starts threads, and no thread survives a fork. What they import comes with other modules.
+    """
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pycollect_makemodule(self, module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+        if not NAMES_TENSORFLOW.search(module_path.read_bytes()):
+            return None
+        module: pytest.Module = NotImported.from_parent(parent, path=module_path)
+        return module
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pycollect_makeitem(self) -> list[pytest.Item]:
@@ -76,6 +96,8 @@ def main() -> None:
         code = pytest.main([*arguments, "--numprocesses=0", "--collect-only"], plugins=[ImportsOnly()])
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             sys.exit(code)
+        if any(name.startswith("tf_") for name in threads()):
+            sys.exit("a test module has run TensorFlow when it was imported")
         gc.freeze()
         use_huge_pages()
         # Ctrl-C is for the test run and its processes.
@@ -83,6 +105,11 @@ def main() -> None:
         connection = accepted(listener)
     with connection, socket.socket(fileno=os.dup(connection.fileno())) as client:
         become(client)
+
+
+def threads() -> list[str]:
+    """The names of this process's threads."""
+    return [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
 
 
 def become(client: socket.socket) -> None:
@@ -95,6 +122,7 @@ def become(client: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Until the tests are collected: see `conftest`.
     gc.disable()
+    sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]
     # Python reseeds its own `random` after a fork (random.py), NumPy does not.
     np.random.seed()
     sys.argv = ["-c"]

@@ -28,7 +28,9 @@ def command(path: Path) -> list[str]:
 def test_this_process_was_forked_by_that_one_in_a_parallel_run() -> None:
     if "PYTEST_XDIST_WORKER" not in os.environ:
         pytest.skip("not a parallel run")
-    assert b"support.preloaded_tests" in Path(f"/proc/{os.getppid()}/cmdline").read_bytes()
+    assert b"support.preloaded_tests" in Path(f"/proc/{os.getppid()}/cmdline").read_bytes(), (
+        "that process has ended: the tests cannot be imported, or a module runs TensorFlow when it is imported"
+    )
 
 
 def test_without_a_server_an_interpreter_runs_the_program(tmp_path: Path) -> None:

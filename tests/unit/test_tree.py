@@ -59,7 +59,8 @@ def test_the_core_imports_neither_tensorflow_nor_keras() -> None:
     modules = [name for name in map(module_name, sources("psfleet")) if not name.startswith(TENSORFLOW_PACKAGE)]
     assert {"psfleet.job.job", "psfleet.checkpoint.export", "psfleet.checkpoint.store"} <= set(modules)
     program = f"""
-import importlib, sys
+import gc, importlib, sys
+gc.disable()
 for name in {modules!r}:
     importlib.import_module(name)
     loaded = {{"tensorflow", "keras", "fsspec", "botocore"}} & set(sys.modules)
