@@ -15,6 +15,7 @@ MEASURES = {
     "step_ms": "ms per step",
     "mean_ms": "mean ms per step",
     "cpu_ms": "CPU ms per step",
+    "tunnels_cpu_ms": "CPU ms of tunnels per step",
     "cpu_ms_per_gradient": "CPU ms per gradient",
     "memory_mb": "MB",
     "p50_ms": "p50 ms",
