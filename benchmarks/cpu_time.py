@@ -16,18 +16,19 @@ PROC = Path("/proc")
 SAMPLE_SECS = 0.1
 SEARCH_SECS = 1.0
 """Between two searches for new descendants, which read the state of every process of the machine."""
-PARENT, USER, SYSTEM, STARTED = 1, 11, 12, 19
-"""Places in /proc/PID/stat after the name (proc_pid_stat(5))."""
+NAME, PARENT, USER, SYSTEM, STARTED = 0, 2, 12, 13, 20
+"""Places in what `_fields` returns."""
 
 
 @contextmanager
-def cpu_time(roots: Callable[[], Iterable[int]]) -> Iterator[CpuTime]:
+def cpu_time(roots: Callable[[], Iterable[int]], program: str | None = None) -> Iterator[CpuTime]:
     """Samples the CPU time of some processes and of all below them during the block.
 
     Args:
         roots: Returns the ids of the processes.
+        program: Only processes of this name count; None: all.
     """
-    cpu = CpuTime(roots)
+    cpu = CpuTime(roots, program)
     with sampling(cpu.update, SAMPLE_SECS):
         yield cpu
 
@@ -37,11 +38,13 @@ class CpuTime:
 
     Args of the constructor:
         roots: Returns the ids of the processes.
+        program: Only processes of this name count; None: all.
         proc: Where the kernel shows processes.
     """
 
-    def __init__(self, roots: Callable[[], Iterable[int]], proc: Path = PROC) -> None:
+    def __init__(self, roots: Callable[[], Iterable[int]], program: str | None = None, proc: Path = PROC) -> None:
         self._roots = roots
+        self._program = program
         self._proc = proc
         self._ticks: dict[tuple[int, int], int] = {}
         self._pids: set[int] = set()
@@ -84,14 +87,17 @@ class CpuTime:
                 if not fields:
                     self._pids.remove(pid)
                     continue
+                if self._program not in (None, fields[NAME]):
+                    continue
                 # Ids are used again: a process is the same if it started at the same time.
                 self._ticks[pid, int(fields[STARTED])] = int(fields[USER]) + int(fields[SYSTEM])
             self._samples.append((now, sum(self._ticks.values()) / os.sysconf("SC_CLK_TCK")))
 
     def _fields(self, pid: int) -> list[str]:
-        """The fields of /proc/PID/stat after the process's name; empty if the process has ended."""
+        """Fields of /proc/PID/stat from the name on (proc_pid_stat(5)); empty if the process has ended."""
         with suppress(OSError):
-            return (self._proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+            before, _, after = (self._proc / str(pid) / "stat").read_text().rpartition(")")
+            return [before.partition("(")[2], *after.split()]
         return []
 
 

@@ -15,6 +15,7 @@ MEASURES = {
     "step_ms": "ms per step",
     "mean_ms": "mean ms per step",
     "cpu_ms": "CPU ms per step",
+    "tunnels_cpu_ms": "CPU ms of tunnels per step",
     "cpu_ms_per_gradient": "CPU ms per gradient",
     "ps_cpu_ms": "ps, CPU ms per step",
     "workers_cpu_ms": "workers, CPU ms per step",
