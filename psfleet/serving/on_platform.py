@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from psfleet.inference.server_certificate import server_certificate
 from psfleet.job.activity import SERVICE, Activity
 from psfleet.job.service_access import FrontOptions, Mode, ServiceAccess
 from psfleet.job.service_plan import ServicePlan
+from psfleet.launch.failed_start import remove_failed
 from psfleet.launch.logs import task_name
 from psfleet.launch.platform import Member, Platform, Request, chief_of
 from psfleet.launch.up import remove, start
@@ -144,7 +146,7 @@ def serve_on(platform: Platform, request: Request, show: Callable[[str], None]) 
         raise
     except PsfleetError as error:
         if is_new:
-            remove(platform, name)
+            remove_failed(name, partial(remove, platform, name), error)
         else:
             error.args = (f"{error}; the service stays, `psfleet down {name}` ends it",)
         raise

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from psfleet.errors import LostPeerError, PsfleetError, UsageError
 from psfleet.job.activity import SERVICE, Activity, shown_role
 from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import Job, job_from_json
+from psfleet.launch.failed_start import remove_failed
 from psfleet.launch.platform import Member, Request
 from psfleet.manifests.kubernetes.names import CHIEF, JOB_KEY, LOADER, WORKER, component_name, first_index
 from psfleet.manifests.kubernetes.on_fleet import require_served
@@ -96,17 +97,19 @@ class Kubernetes:
         self._objects.require_own(job.name, objects)
         self.remove(job.name, results=request.fresh)
         needed, making, last = in_order(job.name, objects)
-        self._objects.apply(job.name, needed)
-        if request.activity is not None and request.activity.service is not None:
-            try:
-                copy_models(self._cluster, self._reasons, job, request.activity.service)
-            except PsfleetError:
-                self.remove(job.name, results=False)
-                raise
-        self._objects.apply(job.name, making)
-        (owner,) = self._objects.apply(job.name, [last])
-        owned = [each for each in (*needed, *making) if each["kind"] != VOLUME[1]]
-        self._objects.set_owner(owned, owner, (last["apiVersion"], last["kind"]))
+        plan = request.activity.service if request.activity is not None else None
+        try:
+            self._objects.apply(job.name, needed)
+            if plan is not None:
+                copy_models(self._cluster, self._reasons, job, plan)
+            self._objects.apply(job.name, making)
+            (owner,) = self._objects.apply(job.name, [last])
+            owned = [each for each in (*needed, *making) if each["kind"] != VOLUME[1]]
+            self._objects.set_owner(owned, owner, (last["apiVersion"], last["kind"]))
+        except PsfleetError as error:
+            if plan is not None:
+                remove_failed(job.name, partial(self.remove, job.name, False), error)
+            raise
         self._renewals[job.name] = renewal_of(self._cluster, job, request.fleet)
 
     def job(self, name: str) -> Job:

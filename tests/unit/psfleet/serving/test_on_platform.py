@@ -79,6 +79,21 @@ def test_a_process_that_dies_again_and_again_ends_it_too() -> None:
     assert found.removed == [False]
 
 
+def test_a_new_service_that_cannot_be_removed_after_its_failure_is_said_to_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = place([], [FRONT, replace(MEMBER, restarts=1)], logs={"worker-0": log(FAILED)})
+
+    def removed(name: str, results: bool) -> bool:
+        raise LostPeerError("no answer")
+
+    monkeypatch.setattr(found, "remove", removed)
+    stays = "the program raised; what was started stays, `psfleet down digits-serve` ends it: no answer"
+    with pytest.raises(PsfleetError, match=stays) as caught:
+        serve_on(found, request(), lambda text: None)
+    assert caught.value.exit_code == 70
+
+
 def test_one_that_had_not_been_started_or_has_ended_is_new() -> None:
     """As after the end of a command that was killed, or after `docker stop`."""
     for left in (replace(FRONT, state="created"), ended("chief", code=143, activity=SERVICE)):

@@ -222,6 +222,29 @@ def test_models_that_cannot_be_copied_leave_nothing(api: Api, tmp_path: Path) ->
     assert api.objects == {}
 
 
+def test_a_request_that_is_refused_between_others_leaves_nothing(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a quota of Deployments; a refusal to delete is said."""
+    answer, refused = api.answer, {"kind": "Status", "code": 403, "message": "exceeded quota"}
+
+    def refusing(method: str, url: str, body: Any) -> tuple[int, Any]:
+        is_front = method == "PATCH" and f"/deployments/{NAME}-front" in url
+        is_kept = keeps and method == "DELETE"
+        return (403, refused) if is_front or is_kept else answer(method, url, body)
+
+    monkeypatch.setattr(api, "answer", refusing)
+    keeps = True
+    stays = rf"front: exceeded quota; what was started stays, `psfleet down {NAME}` ends it: Kubernetes refuses to del"
+    with pytest.raises(UsageError, match=stays):
+        start(Kubernetes(), of_cluster(tmp_path))
+    assert ("configmaps", NAME) in api.objects
+    keeps = False
+    with pytest.raises(UsageError, match=rf"apply Deployment {NAME}-front: exceeded quota$"):
+        start(Kubernetes(), of_cluster(tmp_path))
+    assert api.objects == {}
+
+
 def test_the_claim_of_a_service_goes_with_it_and_those_of_runs_stay(api: Api, tmp_path: Path) -> None:
     platform, made = Kubernetes(), of_cluster(tmp_path)
     start(platform, made)
