@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from psfleet.errors import DONE
 from psfleet.job.activity import SERVICE
 from psfleet.launch.platform import Member
-from psfleet.manifests.kubernetes.names import ACTIVITY, CHIEF, FRONT, SERVICE_INDEX, WORKER
+from psfleet.manifests.kubernetes.names import ACTIVITY, ACTIVITY_KEY, CHIEF, FRONT, RUN, SERVICE_INDEX, WORKER
 from psfleet.platforms.kubernetes.api import Cluster, ForbiddenError, label_selector, translate_errors
 from psfleet.platforms.kubernetes.jobs import place_of
 from psfleet.platforms.kubernetes.pods import NEEDS_USER, Pod, one_line
@@ -22,11 +22,26 @@ STOPPED = "its Deployment is scaled to 0"
 
 
 def deployments_of(cluster: Cluster, name: str | None) -> list[Any]:
-    """V1Deployments of a service, or of all; none without the right to list them, which older Roles lack."""
-    with suppress(ForbiddenError), translate_errors("list the Deployments of services"):
-        listed = cluster.apps.list_namespaced_deployment(cluster.namespace, label_selector=label_selector(name))
-        return list(listed.items)
-    return []
+    """V1Deployments of a service, or of all; none without the right to list them, which older Roles lack.
+
+    Raises:
+        ForbiddenError: The right is missing, and there is a service of this name: without its Deployments, it would be
+            taken for a fleet that is down.
+    """
+    try:
+        with translate_errors("list the Deployments of services"):
+            listed = cluster.apps.list_namespaced_deployment(cluster.namespace, label_selector=label_selector(name))
+            return list(listed.items)
+    except ForbiddenError:
+        if name is not None and _is_service(cluster, name):
+            raise
+        return []
+
+
+def _is_service(cluster: Cluster, name: str) -> bool:
+    """Whether the ConfigMap of a fleet is that of a service, of any version of psfleet."""
+    content = json.loads(cluster.config_map(name, RUN).get(ACTIVITY_KEY, "{}"))
+    return bool(content.get("kind") == SERVICE)
 
 
 def removable(claims: Iterable[Any], results: bool) -> list[Any]:

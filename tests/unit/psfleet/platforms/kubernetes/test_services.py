@@ -173,24 +173,43 @@ def test_a_service_whose_end_was_interrupted_is_started_again(api: Api, tmp_path
     assert front_of(api)["spec"]["replicas"] == 1
 
 
-def test_a_user_without_the_right_to_deployments_sees_runs(
-    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def without_right(api: Api, monkeypatch: pytest.MonkeyPatch) -> Kubernetes:
+    """The platform of a user who has no right to Deployments, as of older Roles."""
     answer = api.answer
-    (tmp_path / "program.py").touch()
-    start(Kubernetes(), Request(driven_job(), tmp_path / "job.yaml", activity=ACTIVITY))
+    refusal = {"kind": "Status", "code": 403, "message": "deployments.apps is forbidden"}
 
     def refusing(method: str, url: str, body: Any) -> tuple[int, Any]:
-        refusal = {"kind": "Status", "code": 403, "message": "deployments.apps is forbidden"}
         return (403, refusal) if "/deployments" in url else answer(method, url, body)
 
     monkeypatch.setattr(api, "answer", refusing)
-    platform = Kubernetes()
+    return Kubernetes()
+
+
+def test_a_user_without_the_right_to_deployments_sees_runs(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "program.py").touch()
+    start(Kubernetes(), Request(driven_job(), tmp_path / "job.yaml", activity=ACTIVITY))
+    platform = without_right(api, monkeypatch)
     assert {each.fleet for each in platform.members(None)} == {"small"}
     with pytest.raises(ForbiddenError, match=r"deployments\.apps is forbidden"):
         start(platform, of_cluster(tmp_path))
     down(platform, "small", results=True)
     assert not [key for key in api.objects if key[0] == "jobs"]
+
+
+def test_such_a_user_cannot_remove_what_a_service_needs(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its NetworkPolicies, TensorFlow's ports of the service would be open."""
+    start(Kubernetes(), of_cluster(tmp_path))
+    before = dict(api.objects)
+    platform = without_right(api, monkeypatch)
+    with pytest.raises(ForbiddenError, match=r"deployments\.apps is forbidden"):
+        down(platform, NAME, results=True)
+    with pytest.raises(ForbiddenError, match=r"deployments\.apps is forbidden"):
+        platform.remove(NAME, results=True)
+    assert api.objects == before
 
 
 def briefly(made: Request) -> Request:
