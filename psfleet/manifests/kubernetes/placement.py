@@ -37,30 +37,48 @@ def same_node_affinity(job: Job) -> Object:
     """All pods that mount the disk on one node: no other can mount it, and the scheduler does not check that.
 
     The first pod, and the reader of a fleet that is down, have the labels themselves: the scheduler lets a pod whose
-    term only matches itself on any node.
+    term only matches itself on any node. It prefers that of a service of the results, if there is one.
     """
     training = [component for component in TRAINING if mounts_results(job, component)]
     mounting = {"key": COMPONENT, "operator": "In", "values": [*training, RESULTS, TENSORBOARD]}
     pods = {"matchLabels": selector(job.name), "matchExpressions": [mounting]}
     term = {"topologyKey": NODE, "labelSelector": pods}
-    return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    return {
+        "podAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [term],
+            "preferredDuringSchedulingIgnoredDuringExecution": [_near({"matchLabels": {MODEL_CLAIM: job.name}})],
+        }
+    }
 
 
 def near_results(fleet: str) -> Object:
     """Terms of a pod affinity: the node of those pods that mount the results of another fleet, while there are any.
 
-    A required term would keep the pod from every node once that fleet has ended.
+    A required term would keep the pod from every node once that fleet, and services of its results, have ended.
     """
-    mounting = {"key": COMPONENT, "operator": "In", "values": [CHIEF, RESULTS, TENSORBOARD]}
-    pods = {"matchLabels": selector(fleet), "matchExpressions": [mounting]}
-    term = {"weight": 100, "podAffinityTerm": {"topologyKey": NODE, "labelSelector": pods}}
-    return {"preferredDuringSchedulingIgnoredDuringExecution": [term]}
+    terms = [_near_training(fleet), _near({"matchLabels": {MODEL_CLAIM: fleet}})]
+    return {"preferredDuringSchedulingIgnoredDuringExecution": terms}
 
 
 def beside_claim(fleet: str) -> Object:
     """As `same_node_affinity`, for pods of services that mount the results of a fleet, and have the label for it."""
     term = {"topologyKey": NODE, "labelSelector": {"matchLabels": {MODEL_CLAIM: fleet}}}
-    return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term], **near_results(fleet)}}
+    return {
+        "podAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [term],
+            "preferredDuringSchedulingIgnoredDuringExecution": [_near_training(fleet)],
+        }
+    }
+
+
+def _near_training(fleet: str) -> Object:
+    mounting = {"key": COMPONENT, "operator": "In", "values": [CHIEF, RESULTS, TENSORBOARD]}
+    return _near({"matchLabels": selector(fleet), "matchExpressions": [mounting]})
+
+
+def _near(pods: Object) -> Object:
+    """The preferred term for the node of some pods."""
+    return {"weight": 100, "podAffinityTerm": {"topologyKey": NODE, "labelSelector": pods}}
 
 
 def spread(job: Job, component: str) -> Object:

@@ -111,8 +111,10 @@ def test_the_driver_alone_mounts_the_results_that_have_the_model(tmp_path: Path)
     assert {"name": "model", "persistentVolumeClaim": claim} in driver["volumes"]
     assert "model" not in {each["name"] for each in worker["volumes"]}
     affinity = driver["affinity"]["podAffinity"]
-    (near,) = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
-    assert near["podAffinityTerm"]["labelSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "digits"
+    near = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+    of_run, of_services = (each["podAffinityTerm"]["labelSelector"]["matchLabels"] for each in near)
+    assert of_run["app.kubernetes.io/instance"] == "digits"
+    assert of_services == {"psfleet.model-claim": "digits"}
     assert "requiredDuringSchedulingIgnoredDuringExecution" in affinity, "its own volume"
 
 

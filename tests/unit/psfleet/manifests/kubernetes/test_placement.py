@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from psfleet.job.job import parse_job
+from psfleet.manifests.kubernetes.pod_template import reader
 from psfleet.manifests.kubernetes.render import render
 
 IMAGE = {"program": "image"}
@@ -37,6 +38,15 @@ def test_only_the_chief_runs_where_the_disk_is_and_all_run_where_they_may_write(
     assert not any("affinity" in spec for spec in anywhere.values())
     for spec in by_component(checkpoint={"shared": True}).values():
         assert values_of_affinity(spec) == ["ps", "chief", "worker", "results", "tensorboard"]
+
+
+def test_the_chief_and_the_reader_start_beside_a_service_that_mounts_the_disk() -> None:
+    """The scheduler does not know that only one node can mount it."""
+    made = parse_job(JOB)
+    for spec in (by_component()["chief"], reader(made, "reader")["spec"]):
+        [near] = spec["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+        selected = near["podAffinityTerm"]["labelSelector"]
+        assert selected == {"matchLabels": {"psfleet.model-claim": made.name}}
 
 
 def values_of_affinity(spec: Object) -> list[str]:
