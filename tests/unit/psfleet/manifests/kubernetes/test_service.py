@@ -71,6 +71,16 @@ def test_there_are_a_front_and_its_members_and_the_front_is_last(tmp_path: Path)
     assert Activity.from_json(data["activity.json"], "it") == of_cluster(tmp_path).activity
 
 
+def test_a_token_and_a_key_in_the_folder_of_a_program_are_in_the_secret_alone(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    made = of_cluster(tmp_path, **with_token(tmp_path / "one"))
+    (tmp_path / "one" / "front.key").write_bytes(b"the private key\n")
+    found = objects_of(replace(made, front_files={**made.front_files, "tls.key": b"the private key\n"}))
+    (program,) = [each for each in found if each["metadata"]["name"] == f"{NAME}.0.program"]
+    assert set(program["data"]) == {"program.py"}
+    assert set(only(found, "Secret", f"{NAME}-front")["data"]) == {"token", "tls.key"}
+
+
 def test_each_process_has_its_module_index_and_address(tmp_path: Path) -> None:
     objects = rendered(tmp_path, replicas=2)
     names = [*PODS, f"{NAME}-member-2", f"{NAME}-member-3"]
