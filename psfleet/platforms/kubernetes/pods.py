@@ -149,6 +149,13 @@ class Pod:
             return ""
         return "healthy" if self._status.ready else "unhealthy" if self._status.started else "starting"
 
+    @property
+    def takes_traffic(self) -> bool:
+        """Whether Services lead to it: not after its deletion, nor while its node does not answer."""
+        conditions = self.content.status.conditions or ()
+        is_refused = any(each.type == "Ready" and each.status != "True" for each in conditions)
+        return self.content.metadata.deletion_timestamp is None and not is_refused
+
     def problem(self) -> str:
         """Why its process does not start, in one line; empty if nothing is known to prevent it."""
         waiting = self._status.state.waiting if self._status is not None else None

@@ -17,6 +17,8 @@ from psfleet.platforms.kubernetes.pods import NEEDS_USER, Pod, one_line
 
 NOT_CREATED = "ReplicaFailure"
 """Condition of a Deployment whose pod is refused."""
+STOPPED = "its Deployment is scaled to 0"
+"""Why there is no pod of a front that `psfleet down` has stopped, or that a user has."""
 
 
 def deployments_of(cluster: Cluster, name: str | None) -> list[Any]:
@@ -63,9 +65,12 @@ def _member(deployment: Any, all_pods: Sequence[Pod], reasons: Mapping[str, str]
         activity=meta.labels.get(ACTIVITY, ""),
     )
     pods = [pod for pod in all_pods if (pod.fleet, pod.component, pod.index) == (fleet, component, index)]
-    if not pods:
-        return replace(member, problem=_refusal(deployment))
-    return _of_pod(member, pods[-1], reasons)
+    if pods:
+        return _of_pod(member, pods[-1], reasons)
+    if deployment.spec.replicas == 0:
+        # As `psfleet down` leaves a front if it is interrupted.
+        return replace(member, state="stopped", is_over=True, needs_user=component == FRONT, problem=STOPPED)
+    return replace(member, problem=_refusal(deployment))
 
 
 def _of_pod(member: Member, pod: Pod, reasons: Mapping[str, str]) -> Member:
@@ -81,11 +86,17 @@ def _of_pod(member: Member, pod: Pod, reasons: Mapping[str, str]) -> Member:
         exit_code=exit_code,
         cause=cause_of_end,
         restarts=pod.container_restarts,
-        health=pod.health(),
+        health=_health(pod),
         problem=pod.problem() or reasons.get(pod.uid, ""),
         needs_user=pod.problem().partition(":")[0] in NEEDS_USER,
         note=cause if before not in (None, DONE) else "",
     )
+
+
+def _health(pod: Pod) -> str:
+    """As of its probes; that of a pod which ends, or whose node is lost, says how it was before."""
+    found = pod.health()
+    return "unhealthy" if found == "healthy" and not pod.takes_traffic else found
 
 
 def _refusal(deployment: Any) -> str:

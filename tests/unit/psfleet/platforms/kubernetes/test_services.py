@@ -43,13 +43,19 @@ def deployment(component: str = "member", index: int = 1, **status: Any) -> Any:
     return read({"metadata": {**meta, "labels": labelled}, "spec": spec, "status": status}, "V1Deployment")
 
 
-def pod(state: Object, second: int = 0, ready: bool = False, last: Object | None = None, **status: Any) -> Pod:
-    """Of member 1."""
+def pod(
+    state: Object, second: int = 0, ready: bool = False, last: Object | None = None, deleted: str = "", **status: Any
+) -> Pod:
+    """Of member 1; `deleted`: when it is to have ended."""
     meta = {"name": f"pod-{second}", "uid": f"u{second}", "labels": labels("member", 1)}
     own = {"name": "member", "image": "i", "imageID": "", "ready": ready, "started": ready, "restartCount": 3}
     statuses = [{**own, "state": state, "lastState": last or {}}]
     content = {
-        "metadata": {**meta, "creationTimestamp": f"2026-01-01T00:00:0{second}Z"},
+        "metadata": {
+            **meta,
+            "creationTimestamp": f"2026-01-01T00:00:0{second}Z",
+            **({"deletionTimestamp": deleted} if deleted else {}),
+        },
         "spec": {"containers": []},
         "status": {"phase": "Running", "containerStatuses": statuses, **status},
     }
@@ -93,6 +99,16 @@ def test_a_pod_that_is_refused_says_why_by_its_deployment() -> None:
     refused = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "exceeded\nquota"}
     assert member(conditions=[refused]).problem == "FailedCreate: exceeded quota"
     assert member(conditions=[{**refused, "status": "False"}]).problem == ""
+
+
+def test_a_pod_that_ends_or_whose_node_is_lost_is_not_healthy_although_its_probe_was() -> None:
+    ending = member(pod(RUNNING, ready=True, deleted=CREATED))
+    assert (ending.state, ending.health) == ("terminating", "unhealthy")
+    conditions = [{"type": "Ready", "status": "True"}]
+    assert member(pod(RUNNING, ready=True, conditions=conditions)).health == "healthy"
+    conditions = [{"type": "Ready", "status": "False", "reason": "NodeNotReady"}]
+    assert member(pod(RUNNING, ready=True, conditions=conditions)).health == "unhealthy"
+    assert member(pod(RUNNING, conditions=conditions)).health == "starting"
 
 
 def front_of(api: Api) -> Object:
@@ -142,6 +158,19 @@ def test_the_front_ends_before_its_members(api: Api, tmp_path: Path) -> None:
     assert api.objects["deployments", f"{NAME}-member-0"]["spec"]["replicas"] == 1
     down(platform, NAME, results=False)
     assert api.objects == {}
+
+
+def test_a_service_whose_end_was_interrupted_is_started_again(api: Api, tmp_path: Path) -> None:
+    platform, made = Kubernetes(), of_cluster(tmp_path)
+    start(platform, made)
+    front = chief_of(platform.members(NAME))
+    assert front is not None
+    platform.stop(front, 0.1)
+    stopped = chief_of(platform.members(NAME))
+    assert stopped is not None
+    assert (stopped.state, stopped.problem) == ("stopped", "its Deployment is scaled to 0")
+    assert start(platform, made), "it is no service that was found"
+    assert front_of(api)["spec"]["replicas"] == 1
 
 
 def test_a_user_without_the_right_to_deployments_sees_runs(
