@@ -7,6 +7,7 @@ import json
 import ssl
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -157,16 +158,17 @@ def test_a_service_at_all_addresses_has_its_metrics_on_loopback_alone(tmp_path: 
     other = bridge["IPAM"]["Config"][0]["Gateway"]
     (metrics,) = free_addresses(1)
 
-    def page(host: str, port: int, path: str) -> str:
-        connection = http.client.HTTPConnection(host, port, timeout=COMMAND_SECS)
-        connection.request("GET", path)
-        return connection.getresponse().read().decode()
+    def page(host: str, port: int, path: str) -> tuple[int, str]:
+        with closing(http.client.HTTPConnection(host, port, timeout=COMMAND_SECS)) as connection:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
 
     with compose_service(tmp_path / "service") as found:
         said = found.serve("--host", "0.0.0.0", "--metrics-port", str(metrics.port))
         assert "tokens and queries travel in clear text" in said
-        assert json.loads(page(other, found.rest_port, "/v2"))["name"]
-        assert "psfleet_members_ready" in page("127.0.0.1", metrics.port, "/metrics")
+        assert page(other, found.rest_port, "/v2/health/ready")[0] == http.client.OK
+        assert "psfleet_members_ready" in page("127.0.0.1", metrics.port, "/metrics")[1]
         with pytest.raises(ConnectionRefusedError):
             page(other, metrics.port, "/metrics")
 

@@ -114,7 +114,7 @@ class _Input(io.RawIOBase):
 
 
 def _send(command: Command, files: Mapping[str, Path]) -> None:
-    with tarfile.open(fileobj=_Input(command), mode="w|") as archive:
+    with tarfile.open(fileobj=_Input(command), mode="w|", dereference=True) as archive:
         for name, path in files.items():
             archive.add(path, name, recursive=False)
 

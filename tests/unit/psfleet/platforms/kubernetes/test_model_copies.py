@@ -130,6 +130,19 @@ def test_of_a_trial_its_weights_are_copied(tmp_path: Path, claim: Path) -> None:
     ]
 
 
+def test_links_are_copied_as_the_files_that_they_name(tmp_path: Path, claim: Path) -> None:
+    (tmp_path / "kept").write_bytes(b"weights")
+    (tmp_path / "symbolic").symlink_to(tmp_path / "kept")
+    (tmp_path / "hard").hardlink_to(tmp_path / "kept")
+    models = [
+        PlannedModel(source=MemberSource(weights=f"/model/{name}"), program_folder="/home", folder=str(tmp_path))
+        for name in ("kept", "symbolic", "hard")
+    ]
+    copied(tmp_path, *models)
+    found = [path.read_bytes() for path in claim.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert found == [b"weights"] * 3
+
+
 def test_a_claim_that_cannot_be_written_ends_the_copy_with_its_reason(tmp_path: Path, claim: Path) -> None:
     claim.write_text("no folder")
     source = MemberSource(weights="/model/weights", program_folder="/program")

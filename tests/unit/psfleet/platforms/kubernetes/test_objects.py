@@ -14,6 +14,7 @@ from psfleet.errors import DeadlineError
 from psfleet.job.job import load_job
 from psfleet.launch.platform import Member, Request
 from psfleet.platforms.kubernetes import platform as module
+from psfleet.platforms.kubernetes import stopping
 from psfleet.platforms.kubernetes.platform import Kubernetes
 
 JOB = Path(__file__).parents[5] / "examples" / "linear" / "job.yaml"
@@ -30,6 +31,8 @@ class Recording:
     """
 
     namespace = "here"
+    apps = SimpleNamespace(list_namespaced_deployment=lambda *where, **options: SimpleNamespace(items=[]))
+    """It has no services."""
 
     def __init__(self, jobs: int = 0, claims: int = 0) -> None:
         self.checked: list[tuple[str, str]] = []
@@ -44,7 +47,8 @@ class Recording:
     @staticmethod
     def _named(name: str) -> Any:
         return SimpleNamespace(
-            metadata=SimpleNamespace(name=name, uid="u"), spec=SimpleNamespace(termination_grace_period_seconds=None)
+            metadata=SimpleNamespace(name=name, uid="u", labels={}),
+            spec=SimpleNamespace(termination_grace_period_seconds=None),
         )
 
     def _listed(self, kind: str) -> list[Any]:
@@ -76,9 +80,9 @@ class Recording:
         self.applied += [(each["kind"], each["metadata"]["name"]) for each in objects]
         return [self._named(each["metadata"]["name"]) for each in objects]
 
-    def set_owner(self, objects: Sequence[Mapping[str, Any]], owner: Any) -> None:
+    def set_owner(self, objects: Sequence[Mapping[str, Any]], owner: Any, kind: tuple[str, str]) -> None:
         """See `FleetObjects`."""
-        assert owner.metadata.name == "linear-chief"
+        assert (owner.metadata.name, kind) == ("linear-chief", ("batch/v1", "Job"))
         self.owned += [(each["kind"], each["metadata"]["name"]) for each in objects]
 
     def disown(self, name: str, kind: tuple[str, str]) -> None:
@@ -95,9 +99,9 @@ class Recording:
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    wait_until = module.wait_until
+    wait_until = stopping.wait_until
     monkeypatch.setattr(
-        module, "wait_until", lambda *arguments, **options: wait_until(*arguments, **{**options, "poll_secs": 0.01})
+        stopping, "wait_until", lambda *arguments, **options: wait_until(*arguments, **{**options, "poll_secs": 0.01})
     )
 
 
@@ -156,9 +160,9 @@ def test_a_chief_gets_sigint_and_its_pod_is_waited_for(monkeypatch: pytest.Monke
         said.append((pod, container, command))
         yield b""
 
-    monkeypatch.setattr(module, "execute", execute)
+    monkeypatch.setattr(stopping, "execute", execute)
     cluster = Recording(jobs=1)
-    monkeypatch.setattr(module, "pods_of", lambda found: found)
+    monkeypatch.setattr(stopping, "pods_of", lambda found: found)
     states = iter([False, True])
     monkeypatch.setattr(cluster, "pods", lambda name: [SimpleNamespace(name="chief-x", is_over=next(states))])
     platform(cluster).stop(Member("small", "chief", 0, "chief-x", "running"), 1.0)
