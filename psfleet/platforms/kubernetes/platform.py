@@ -203,7 +203,7 @@ class Kubernetes:
 
     def remove(self, name: str, results: bool) -> bool:
         """See `Platform`. Waits until all is gone. A fleet may have no Jobs: one was refused, or deleted at the end."""
-        jobs, claims = self._cluster.jobs(name), removable(self._cluster.claims(name), results)
+        jobs, claims = self._cluster.jobs(name), removable(self._cluster, name, results)
         deployments = deployments_of(self._cluster, name)
         require_own_chief(jobs)
         pods = self._cluster.pods(name) if jobs or deployments else []

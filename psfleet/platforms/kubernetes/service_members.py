@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from psfleet.errors import DONE
+from psfleet.errors import DONE, UsageError
 from psfleet.job.activity import SERVICE
 from psfleet.launch.platform import Member
 from psfleet.manifests.kubernetes.names import ACTIVITY, ACTIVITY_KEY, CHIEF, FRONT, RUN, SERVICE_INDEX, WORKER
 from psfleet.platforms.kubernetes.api import Cluster, ForbiddenError, label_selector, translate_errors
 from psfleet.platforms.kubernetes.jobs import place_of
-from psfleet.platforms.kubernetes.pods import NEEDS_USER, Pod, one_line
+from psfleet.platforms.kubernetes.pods import NEEDS_USER, Pod, one_line, pods_of
 
 NOT_CREATED = "ReplicaFailure"
 """Condition of a Deployment whose pod is refused."""
@@ -44,13 +44,27 @@ def _is_service(cluster: Cluster, name: str) -> bool:
     return bool(content.get("kind") == SERVICE)
 
 
-def removable(claims: Iterable[Any], results: bool) -> list[Any]:
+def removable(cluster: Cluster, name: str, results: bool) -> list[Any]:
     """Those V1PersistentVolumeClaims of a fleet that go with it: all, or only that of a service, which has copies.
 
     Args:
         results: Whether checkpoints and reports are deleted, too.
+
+    Raises:
+        UsageError: Another fleet mounts one of them. Kubernetes would delete it only after that fleet, and start no
+            further pod of it.
     """
-    return [each for each in claims if results or (each.metadata.labels or {}).get(ACTIVITY) == SERVICE]
+    labelled = [(each, each.metadata.labels or {}) for each in cluster.claims(name)]
+    found = [each for each, labels in labelled if results or labels.get(ACTIVITY) == SERVICE]
+    names = {each.metadata.name for each in found}
+    others = [pod for pod in pods_of(cluster.pods(None)) if pod.fleet != name and not pod.is_over] if found else []
+    users = sorted({pod.fleet for pod in others if pod.claims & names})
+    if users:
+        raise UsageError(
+            f"the volume of fleet {name} is mounted by {' and '.join(users)}, expected by no other fleet: "
+            f"`psfleet down {users[0]}` first"
+        )
+    return found
 
 
 def service_members(

@@ -62,9 +62,9 @@ class Recording:
         """See `Cluster`."""
         return self._listed("Job")
 
-    def pods(self, name: str) -> list[Any]:
-        """See `Cluster`."""
-        return self._listed("Pod")
+    def pods(self, name: str | None) -> list[Any]:
+        """See `Cluster`; among those of all fleets, none mounts a volume."""
+        return self._listed("Pod") if name is not None else []
 
     def claims(self, name: str) -> list[Any]:
         """See `Cluster`."""

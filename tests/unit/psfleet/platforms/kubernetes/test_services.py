@@ -31,9 +31,10 @@ WAITS = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s rest
 FAILED = {"terminated": {"exitCode": 70, "reason": "Error", "message": "the program raised"}}
 
 
-def labels(component: str, index: int) -> dict[str, str]:
-    of_fleet = {"app.kubernetes.io/instance": NAME, "app.kubernetes.io/component": component}
-    return {**of_fleet, "app.kubernetes.io/part-of": "psfleet", "psfleet.index": str(index)}
+def labels(component: str, index: int, name: str = NAME) -> dict[str, str]:
+    of_fleet = {"app.kubernetes.io/instance": name, "app.kubernetes.io/component": component}
+    of_psfleet = {"app.kubernetes.io/part-of": "psfleet", "app.kubernetes.io/managed-by": "psfleet"}
+    return {**of_fleet, **of_psfleet, "psfleet.index": str(index)}
 
 
 def deployment(component: str = "member", index: int = 1, **status: Any) -> Any:
@@ -264,18 +265,31 @@ def test_a_request_that_is_refused_between_others_leaves_nothing(
     assert api.objects == {}
 
 
+def put(api: Api, kind: str, name: str, labelled: Object, spec: Object | None = None) -> None:
+    """Stores an object."""
+    meta = {"name": name, "uid": name, "creationTimestamp": CREATED, "labels": labelled}
+    api.objects[f"{kind.lower()}s", name] = {
+        "apiVersion": "v1", "kind": kind, "metadata": meta, "spec": spec or {}, "status": {}
+    }  # fmt: skip
+
+
 def test_the_claim_of_a_service_goes_with_it_and_those_of_runs_stay(api: Api, tmp_path: Path) -> None:
     platform, made = Kubernetes(), of_cluster(tmp_path)
     start(platform, made)
     for name, kind in ((NAME, {"psfleet.activity": "service"}), ("one", {})):
-        labelled = {
-            **labels("results", 0),
-            "app.kubernetes.io/instance": name,
-            "app.kubernetes.io/managed-by": "psfleet",
-        }
-        meta = {"name": name, "uid": name, "creationTimestamp": CREATED, "labels": {**labelled, **kind}}
-        api.objects["persistentvolumeclaims", name] = {
-            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "status": {}
-        }  # fmt: skip
+        put(api, "PersistentVolumeClaim", name, {**labels("results", 0, name), **kind})
     down(platform, NAME, results=False)
     assert set(api.objects) == {("persistentvolumeclaims", "one")}
+
+
+def test_results_that_a_service_mounts_are_not_deleted(api: Api) -> None:
+    put(api, "PersistentVolumeClaim", "one", labels("results", 0, "one"))
+    mounted = [{"name": "model", "persistentVolumeClaim": {"claimName": "one"}}]
+    put(api, "Pod", "a-member", labels("member", 0), {"containers": [], "volumes": mounted})
+    refused = f"the volume of fleet one is mounted by {NAME}, expected by no other fleet: `psfleet down {NAME}` first"
+    with pytest.raises(UsageError, match=refused):
+        down(Kubernetes(), "one", results=True)
+    assert len(api.objects) == 2
+    down(Kubernetes(), NAME, results=False)
+    down(Kubernetes(), "one", results=True)
+    assert api.objects == {}
