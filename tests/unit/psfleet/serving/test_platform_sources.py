@@ -58,7 +58,10 @@ def test_a_job_file_stands_for_the_results_of_its_fleet(tmp_path: Path) -> None:
     (model,) = found(job_file(tmp_path), best=True).models
     assert (model.folder, model.fleet, model.program_folder) == ("", "tiny", str(tmp_path))
     assert (model.source.run, model.source.best) == ("/model", True)
-    with pytest.raises(UsageError, match="fleet tiny has no results on this platform"):
+    with pytest.raises(
+        UsageError,
+        match=r"no volume with results of fleet tiny is in the script, expected psfleet up .*, or a run folder",
+    ):
         found(job_file(tmp_path), has_results=False)
 
 
