@@ -112,8 +112,8 @@ def study_folder(text: str) -> Path | None:
         content = read_job_file(path)
         if "program" in content and "space" not in content:
             raise UsageError(
-                f"{text} is a job file, expected a run folder, for example runs/{content.get('name', 'NAME')}, or a study; "
-                "with --on a job file is that of a fleet in containers"
+                f"{text} is a job file, expected a run folder, for example runs/{content.get('name', 'NAME')}, or a "
+                "study; with --on a job file is that of a fleet in containers"
             )
         path = Path("studies") / load_study(path).study.name
         if not (path / DATABASE).is_file():
