@@ -25,7 +25,8 @@ MAX_QUERY_BYTES = 64 * 1024 * 1024
 
 def serve(
     models: Annotated[
-        list[str], typer.Argument(metavar="RUN... | STUDY", help="Run folders or stores; or the folder of a study.")
+        list[str],
+        typer.Argument(metavar="RUN... | STUDY", help="Run folders or stores, with --on also job files; or a study."),
     ],
     top: Annotated[int | None, typer.Option(min=1, help="Of a study: how many of the best trials; 1.")] = None,
     replicas: Annotated[int, typer.Option(min=1, help="Members of each model, which share its queries.")] = 1,

@@ -49,7 +49,7 @@ def serve_in_containers(wanted: Wanted, out: Path | None, on: str, context: str 
     where = option_words({"--on": on, "--context": context, "--namespace": namespace})
     down = shlex.join(["psfleet", "down", request.job.name, *where])
     try:
-        is_new = serve_on(place, request, _say)
+        is_new = serve_on(place, request, _say, down)
         if on == KUBERNETES and not is_new:
             # Imported here: it needs the kubernetes package.
             from psfleet.platforms.kubernetes.model_copies import copy_newer

@@ -20,7 +20,8 @@ def require_results(platform: Platform, path: Path, job: Job) -> None:
     """
     if not platform.has_results(job.name):
         raise UsageError(
-            f"{path}: fleet {job.name} has no results on this platform, expected those of psfleet up, or a run folder"
+            f"{path}: no volume with results of fleet {job.name} {platform.where}, expected psfleet up there before, "
+            "or a run folder instead of the job file"
         )
 
 

@@ -156,7 +156,7 @@ class _Guard(grpc.aio.ServerInterceptor):
             return handler
 
         async def refuse(requests: Any, context: Any) -> None:
-            text = f"the metadata {HEADER} have no valid token"
+            text = f"the metadata key {HEADER} has no valid token"
             await context.abort(grpc.StatusCode[Status.UNAUTHENTICATED.grpc], text)
 
         # Of a stream, because the server reads the message of a unary call before it calls the handler.

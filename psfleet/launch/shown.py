@@ -41,6 +41,6 @@ def require(platform: ShownPlatform, name: str, with_notes: bool = False) -> lis
     members = platform.members(name, with_notes)
     if not members:
         raise UsageError(
-            f"no fleet {name} {platform.where}, expected one that `psfleet up` or `psfleet fleet up` started"
+            f"no fleet {name} {platform.where}, expected one that `psfleet up`, `fleet up`, `sweep` or `serve` started"
         )
     return members

@@ -100,11 +100,12 @@ def service_request(
     return Request(job, home / "job.yaml", activity=activity, front_files=files)
 
 
-def serve_on(platform: Platform, request: Request, show: Callable[[str], None]) -> bool:
+def serve_on(platform: Platform, request: Request, show: Callable[[str], None], down: str) -> bool:
     """Starts a service, or finds the same one, and waits until it is ready; it stays when this returns.
 
     Args:
         show: Called with each line for the user.
+        down: The command that ends the service.
 
     Returns:
         Whether this call has started the service.
@@ -148,7 +149,7 @@ def serve_on(platform: Platform, request: Request, show: Callable[[str], None]) 
         if is_new:
             remove_failed(name, partial(remove, platform, name), error)
         else:
-            error.args = (f"{error}; the service stays, `psfleet down {name}` ends it",)
+            error.args = (f"{error}; the service stays, `{down}` ends it",)
         raise
     return is_new
 

@@ -77,6 +77,7 @@ def find_models(
         if step is not None or best:
             raise UsageError(f"{texts[0]} is a study, expected neither --step nor --best")
         return _of_study(platform, texts[0], top or 1, name)
+    _require_no_study_folder(texts)
     if top is not None:
         raise UsageError(f"--top {top}: {texts[0]} is no study, expected the file of one, or no --top")
     require_each_once(texts)
@@ -95,6 +96,15 @@ def find_models(
 def _is_study(text: str) -> bool:
     path = parse(text)
     return isinstance(path, Path) and is_yaml_file(path) and is_study(read_job_file(path))
+
+
+def _require_no_study_folder(texts: Sequence[str]) -> None:
+    for text in texts:
+        path = parse(text)
+        if isinstance(path, Path) and (path / DATABASE).is_file():
+            raise UsageError(
+                f"{text} is the folder of a study's results, expected the study file: containers need its program"
+            )
 
 
 def _of_study(platform: Platform, text: str, top: int, name: str | None) -> PlatformSources:

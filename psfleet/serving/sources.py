@@ -13,6 +13,7 @@ from psfleet.checkpoint.recorded_program import recorded_program
 from psfleet.errors import NoCheckpointError, UsageError
 from psfleet.job import trial_records
 from psfleet.job.job import Job, job_from_json
+from psfleet.job.reading import is_yaml_file, read_job_file
 from psfleet.job.service_access import MemberSource
 from psfleet.sweep import results
 from psfleet.sweep.database import DATABASE, opened, optuna_module, storage_errors
@@ -99,7 +100,7 @@ def study_folder(text: str) -> Path | None:
     """The folder of the results of a study, given as such or as the study file; None: the text names no study.
 
     Raises:
-        UsageError: It is the file of a study without results.
+        UsageError: It is the file of a study without results, or a job file.
         NoCheckpointError: There is nothing in that place, neither a run nor a study.
     """
     path = parse(text)
@@ -107,7 +108,13 @@ def study_folder(text: str) -> Path | None:
         return None
     if not path.exists():
         raise NoCheckpointError(f"{text}: no such file or folder, expected a run, a checkpoint or a study")
-    if path.is_file() and path.suffix in (".yaml", ".yml"):
+    if is_yaml_file(path):
+        content = read_job_file(path)
+        if "program" in content and "space" not in content:
+            raise UsageError(
+                f"{text} is a job file, expected a run folder, for example runs/{content.get('name', 'NAME')}, or a "
+                "study; with --on a job file is that of a fleet in containers"
+            )
         path = Path("studies") / load_study(path).study.name
         if not (path / DATABASE).is_file():
             raise UsageError(f"{text}: {path} has no results of that study, expected psfleet sweep {text} before")

@@ -280,5 +280,5 @@ def test_a_fleet_that_is_removed_meanwhile_ends_the_command() -> None:
 
 
 def test_a_fleet_that_is_not_there_is_named() -> None:
-    with pytest.raises(UsageError, match="no fleet small is in the script, expected one that `psfleet up` or "):
+    with pytest.raises(UsageError, match=r"no fleet small is in the script, expected one that .* or `serve` started"):
         follow(ScriptedPlatform([]))

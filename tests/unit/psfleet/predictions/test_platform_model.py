@@ -95,7 +95,7 @@ def test_a_run_folder_whose_program_is_elsewhere_is_refused(tmp_path: Path, plac
 
 def test_what_has_no_model_is_refused(tmp_path: Path, place: ScriptedPlatform) -> None:
     place.keeps_results = False
-    with pytest.raises(UsageError, match="fleet tiny has no results on this platform, expected those of psfleet up"):
+    with pytest.raises(UsageError, match="no volume with results of fleet tiny is in the script, expected psfleet up "):
         find_model(place, str(job_file(tmp_path)), None, False)
     with pytest.raises(NoCheckpointError, match="no checkpoint there"):
         find_model(place, str(tmp_path), None, False)

@@ -19,6 +19,7 @@ from psfleet.serving.on_platform import MAX_RESTARTS, serve_on
 FRONT = member("chief", activity=SERVICE, health="starting")
 READY = replace(FRONT, health="healthy")
 MEMBER = member("worker", activity=SERVICE)
+DOWN = "psfleet down digits-serve --on somewhere"
 FAILED = {"event": "failed", "exit_code": 70, "message": "the program raised", "details": ""}
 
 
@@ -34,7 +35,7 @@ def test_a_new_service_is_started_and_awaited(tmp_path: Path) -> None:
     said: list[str] = []
     made = request(host="0.0.0.0", **with_token(tmp_path))
     found = place([], [FRONT, MEMBER], [READY, MEMBER], made=made)
-    assert serve_on(found, made, said.append), "this call has started it"
+    assert serve_on(found, made, said.append, DOWN), "this call has started it"
     assert (found.applied, found.removed) == ([made], [])
     assert said == [
         "digits: a front and 2 members in containers start",
@@ -45,21 +46,21 @@ def test_a_new_service_is_started_and_awaited(tmp_path: Path) -> None:
 def test_one_that_serves_is_found_although_a_member_has_failed_meanwhile() -> None:
     said: list[str] = []
     found = place([READY, replace(MEMBER, restarts=9)], logs={"worker-0": log(FAILED)})
-    assert not serve_on(found, request(), said.append)
+    assert not serve_on(found, request(), said.append, DOWN)
     assert (found.applied, found.removed, said) == ([], [], [])
 
 
 def test_one_that_is_found_keeps_its_token_and_says_so(tmp_path: Path) -> None:
     said: list[str] = []
     made = request(**with_token(tmp_path))
-    serve_on(place([READY, MEMBER], made=made), made, said.append)
+    serve_on(place([READY, MEMBER], made=made), made, said.append, DOWN)
     assert said == ["digits: found, with the token that it was started with"]
 
 
 def test_one_with_other_options_is_refused() -> None:
     found = place([READY, MEMBER])
     with pytest.raises(UsageError, match="fleet digits-serve runs another version of the service"):
-        serve_on(found, request(replicas=2), print)
+        serve_on(found, request(replicas=2), print, DOWN)
     assert found.removed == []
 
 
@@ -67,7 +68,7 @@ def test_one_with_other_options_is_refused() -> None:
 def test_a_process_that_would_fail_again_ends_a_new_service_with_its_error(failed: Member) -> None:
     found = place([], [FRONT, failed], logs={"worker-0": ["noise", *log(FAILED)]})
     with pytest.raises(PsfleetError, match="member-0 failed: the program raised") as caught:
-        serve_on(found, request(), lambda text: None)
+        serve_on(found, request(), lambda text: None, DOWN)
     assert caught.value.exit_code == 70
     assert found.removed == [False]
 
@@ -75,7 +76,7 @@ def test_a_process_that_would_fail_again_ends_a_new_service_with_its_error(faile
 def test_a_process_that_dies_again_and_again_ends_it_too() -> None:
     found = place([], [replace(FRONT, restarts=MAX_RESTARTS + 1), MEMBER])
     with pytest.raises(LostPeerError, match="front was started again 6 times: killed"):
-        serve_on(found, request(), lambda text: None)
+        serve_on(found, request(), lambda text: None, DOWN)
     assert found.removed == [False]
 
 
@@ -100,20 +101,22 @@ def test_one_that_had_not_been_started_or_has_ended_is_new() -> None:
         said: list[str] = []
         found = place([left, MEMBER], [FRONT, replace(MEMBER, restarts=1)], logs={"worker-0": log(FAILED)})
         with pytest.raises(PsfleetError, match=r"member-0 failed: the program raised$"):
-            serve_on(found, request(), said.append)
+            serve_on(found, request(), said.append, DOWN)
         assert (said, found.removed) == (["digits: a front and 2 members in containers start"], [False])
 
 
 def test_a_service_that_another_command_started_stays() -> None:
     found = place([FRONT, replace(MEMBER, restarts=1)], logs={"worker-0": log(FAILED)})
-    with pytest.raises(PsfleetError, match=r"member-0 failed: .*; the service stays, `psfleet down digits-serve` ends"):
-        serve_on(found, request(), lambda text: None)
+    with pytest.raises(
+        PsfleetError, match=r"member-0 failed: .*; the service stays, `psfleet down digits-serve --on somewhere`"
+    ):
+        serve_on(found, request(), lambda text: None, DOWN)
     assert found.removed == []
 
 
 def test_a_platform_that_does_not_answer_for_a_moment_ends_nothing() -> None:
     found = place([], LostPeerError("no answer"), [READY])
-    serve_on(found, request(), lambda text: None)
+    serve_on(found, request(), lambda text: None, DOWN)
     assert (len(found.applied), found.removed) == (1, [])
 
 
@@ -127,5 +130,5 @@ def test_ports_of_localhost_are_published_at_its_address() -> None:
 def test_one_that_is_taken_down_meanwhile_is_no_failure() -> None:
     found = place([], [])
     with pytest.raises(TakenDownError, match="fleet digits-serve was taken down"):
-        serve_on(found, request(), lambda text: None)
+        serve_on(found, request(), lambda text: None, DOWN)
     assert found.removed == []

@@ -58,7 +58,7 @@ def test_a_job_file_stands_for_the_results_of_its_fleet(tmp_path: Path) -> None:
     (model,) = found(job_file(tmp_path), best=True).models
     assert (model.folder, model.fleet, model.program_folder) == ("", "tiny", str(tmp_path))
     assert (model.source.run, model.source.best) == ("/model", True)
-    with pytest.raises(UsageError, match="fleet tiny has no results on this platform"):
+    with pytest.raises(UsageError, match="no volume with results of fleet tiny is in the script, expected psfleet up "):
         found(job_file(tmp_path), has_results=False)
 
 
@@ -84,6 +84,9 @@ def test_the_best_trials_of_a_study_have_their_weights_and_its_program(
         found(path, top=3)
     with pytest.raises(UsageError, match="expected neither --step nor --best"):
         found(path, best=True)
+    for top in (None, 2):
+        with pytest.raises(UsageError, match="small is the folder of a study's results, expected the study file"):
+            found(results, top=top)
 
 
 def test_a_study_without_results_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from support.exported_run import BIAS, KERNEL, trained, with_checkpoint
 from support.tiny_job import job
 
-from psfleet.errors import BadJobError, NoCheckpointError, UsageError
+from psfleet.errors import NoCheckpointError, UsageError
 from psfleet.job import trial_records
 from psfleet.job.job import job_from_json
 from psfleet.serving.sources import of_runs, of_study, study_folder
@@ -78,7 +78,9 @@ def test_a_place_without_a_run_or_study_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NoCheckpointError, match=r"missing: no such file or folder, expected a run, a checkpoint or a"):
         study_folder(str(tmp_path / "missing"))
     (tmp_path / "job.yaml").write_text(job().model_dump_json())
-    with pytest.raises(BadJobError, match=r"job\.yaml is a job file, expected a study file$"):
+    with pytest.raises(
+        UsageError, match=r"job\.yaml is a job file, expected a run folder, for example runs/tiny, or a"
+    ):
         study_folder(str(tmp_path / "job.yaml"))
 
 

@@ -226,7 +226,7 @@ def test_a_service_that_is_not_ready_in_time_is_removed_with_why_its_pods_wait(
     monkeypatch.setitem(kubernetes_api.STATUS, "deployments", {"conditions": [refused]})
     said: list[str] = []
     with pytest.raises(DeadlineError, match=r"service digits-serve to be ready; .*front waiting \(FailedCreate: exc"):
-        serve_on(Kubernetes(), briefly(of_cluster(tmp_path)), said.append)
+        serve_on(Kubernetes(), briefly(of_cluster(tmp_path)), said.append, "psfleet down")
     assert said[1:] == ["front waits: FailedCreate: exceeded quota"], "members wait for the same reason"
     assert api.objects == {}
 
