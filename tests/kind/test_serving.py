@@ -164,19 +164,16 @@ def test_a_frozen_process_is_started_again(service: KindService) -> None:
 
 @pytest.mark.extended
 def test_a_front_that_is_deleted_comes_back_with_its_members(service: KindService) -> None:
-    old = service.pod("front")["metadata"]
+    old, version = service.pod("front")["metadata"], service.version()
     service.space.kubectl("delete", "pod", old["name"], "--wait=false")
-
-    def is_back() -> bool:
-        new = service.pod("front")
-        ready = [each["status"] for each in new["status"].get("conditions", ()) if each["type"] == "Ready"]
-        return new["metadata"]["uid"] != old["uid"] and ready == ["True"]
-
-    wait_until(is_back, START_SECS, "another pod of the front to be ready", poll_secs=1)
+    wait_until(
+        lambda: service.pod("front")["metadata"]["uid"] != old["uid"], START_SECS, "another pod of the front",
+        poll_secs=1,
+    )  # fmt: skip
     for index in (0, 1):
         service.await_join(index, 0)
     with service.connected():
-        assert service.version() == "6"
+        assert service.version() == version != ""
 
 
 def test_down_removes_all_but_the_results_of_the_run(service: KindService) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.asking import FIRST, runs
 from support.images import docker
-from support.kind_fleet import RECOVERY_SECS, START_SECS, Object, Space
+from support.kind_fleet import RECOVERY_SECS, START_SECS, Space
 from support.kind_service import KindService
 
 from psfleet.polling import wait_until
@@ -13,24 +13,13 @@ from psfleet.polling import wait_until
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(START_SECS * 2 + RECOVERY_SECS * 3)]
 
 
-def ready(service: KindService, component: str) -> Object:
-    """The newest pod of a component, once it is ready."""
-
-    def look() -> list[Object]:
-        pod = service.pod(component)
-        found = [each["status"] for each in pod["status"].get("conditions", ()) if each["type"] == "Ready"]
-        return [pod] if found == ["True"] else []
-
-    return wait_until(look, RECOVERY_SECS, f"a pod of the {component} to be ready", poll_secs=1)[0]
-
-
 def apart(service: KindService) -> tuple[str, str]:
     """The nodes of the front and of the member, whose claim is a folder of its node; they are different ones."""
-    front, home = ready(service, "front"), ready(service, "member")["spec"]["nodeName"]
+    front, home = service.ready("front"), service.ready("member")["spec"]["nodeName"]
     if front["spec"]["nodeName"] == home:
         service.space.kubectl("cordon", home)
         service.space.kubectl("delete", "pod", front["metadata"]["name"])
-        front = ready(service, "front")
+        front = service.ready("front")
         service.space.kubectl("uncordon", home)
     return front["spec"]["nodeName"], home
 

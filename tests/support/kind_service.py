@@ -75,6 +75,16 @@ class KindService:
 
         return wait_until(look, START_SECS, f"a pod of {component} {index}", poll_secs=1)[0]
 
+    def ready(self, component: str, index: int = 0) -> dict[str, Any]:
+        """As `pod`, once it is ready."""
+
+        def look() -> list[dict[str, Any]]:
+            pod = self.pod(component, index)
+            found = [each["status"] for each in pod["status"].get("conditions", ()) if each["type"] == "Ready"]
+            return [pod] if found == ["True"] else []
+
+        return wait_until(look, START_SECS, f"a pod of {component} {index} to be ready", poll_secs=1)[0]
+
     def joined(self, index: int) -> list[float]:
         """When a member has joined the front, each time."""
         entries = self.space.entries(self.pod("front")["metadata"]["name"])
@@ -99,8 +109,8 @@ class KindService:
     @contextmanager
     def forwarded(self) -> Iterator[None]:
         """Context manager in which `rest_port` and `grpc_port` lead to the front."""
-        # Of a Service, kubectl may choose a pod that ends.
-        front = self.pod("front")["metadata"]["name"]
+        # Of a Service, kubectl may choose a pod that ends; and it ends when a connection is refused.
+        front = self.ready("front")["metadata"]["name"]
         (address,) = free_addresses(1)
         self.rest_port, self.grpc_port = address.port, address.control_port
         ports = (f"{self.rest_port}:8000", f"{self.grpc_port}:8001")
