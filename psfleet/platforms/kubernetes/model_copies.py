@@ -27,17 +27,21 @@ from psfleet.platforms.kubernetes.exec import running
 from psfleet.platforms.kubernetes.volume_reader import helper_pod
 
 SCRIPT = """
-import os, shutil, sys, tarfile
+import os, shutil, sys, tarfile, uuid
 
-with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
-    for entry in archive:
-        path = os.path.join(sys.argv[1], entry.name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path + ".part", "wb") as file:
-            shutil.copyfileobj(archive.extractfile(entry), file)
-        os.replace(path + ".part", path)
+part = f".{uuid.uuid4().hex}.part"
+try:
+    with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
+        for entry in archive:
+            path = os.path.join(sys.argv[1], entry.name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path + part, "wb") as file:
+                shutil.copyfileobj(archive.extractfile(entry), file)
+            os.replace(path + part, path)
+except OSError as error:
+    sys.exit(str(error))
 """
-"""Unpacks an archive of files, each of which appears as a whole: members may read there.
+"""Unpacks an archive of files, each of which appears as a whole: members may read there, and another command write.
 
 It ends with the archive, because the API cannot close the command's input."""
 UNPACK_SECS = 120.0
@@ -69,6 +73,10 @@ def copy_models(cluster: Cluster, reasons: WaitReasons, job: Job, plan: ServiceP
             _send(command, files)
         except OSError as error:
             raise LostPeerError(f"{error.filename}: {error.strerror or error} while it was copied") from error
+        except LostPeerError:
+            # The command takes nothing more once it has failed, for example because the volume is full.
+            _await_end(command, pod)
+            raise
         _await_end(command, pod)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +22,8 @@ from psfleet.job.service_access import MemberSource
 from psfleet.job.service_plan import PlannedModel, ServicePlan
 from psfleet.manifests import container
 from psfleet.platforms.kubernetes import model_copies
-from psfleet.platforms.kubernetes.model_copies import copy_models, model_files
+from psfleet.platforms.kubernetes.model_copies import SCRIPT, copy_models, model_files
+from psfleet.polling import wait_until
 
 
 class LocalCommand:
@@ -32,8 +35,11 @@ class LocalCommand:
     def send(self, data: bytes) -> None:
         """See `Command`."""
         assert self._process.stdin is not None
-        self._process.stdin.write(data)
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
+        except BrokenPipeError as error:
+            raise LostPeerError("Kubernetes does not answer") from error
 
     def receive(self, timeout_secs: float) -> bytes | None:
         """See `Command`."""
@@ -120,6 +126,28 @@ def test_a_manifest_is_the_last_file_of_its_checkpoint(tmp_path: Path) -> None:
     assert [name.rpartition("/")[2] == "manifest.json" for name in names] == [False] * (len(names) - 1) + [True]
 
 
+def test_two_commands_may_copy_a_file_at_the_same_time(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 8192
+    (tmp_path / "weights").write_bytes(content)
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w|") as made:
+        made.add(tmp_path / "weights", "models/0/weights")
+    whole = archive.getvalue()
+    half = len(whole) // 2
+    words = [sys.executable, "-c", SCRIPT, str(tmp_path / "claim")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as first:
+        assert first.stdin is not None
+        first.stdin.write(whole[:half])
+        first.stdin.flush()
+        wait_until(lambda: [*tmp_path.glob("claim/models/0/*.part")], 60, "a file to be begun")
+        subprocess.run(words, input=whole, check=True, timeout=60)
+        assert (tmp_path / "claim" / "models" / "0" / "weights").read_bytes() == content
+        first.stdin.write(whole[half:])
+        first.stdin.flush()
+        assert first.wait(60) == 0
+    assert [path.read_bytes() for path in (tmp_path / "claim" / "models" / "0").iterdir()] == [content]
+
+
 def test_of_a_trial_its_weights_are_copied(tmp_path: Path, claim: Path) -> None:
     for number in (3, 4):
         (tmp_path / f"trial-{number}.safetensors").write_bytes(b"weights of %d" % number)
@@ -143,11 +171,14 @@ def test_links_are_copied_as_the_files_that_they_name(tmp_path: Path, claim: Pat
     assert found == [b"weights"] * 3
 
 
-def test_a_claim_that_cannot_be_written_ends_the_copy_with_its_reason(tmp_path: Path, claim: Path) -> None:
+@pytest.mark.parametrize("size", [1, 1_000_000])
+def test_a_claim_that_cannot_be_written_ends_the_copy_with_its_reason(tmp_path: Path, claim: Path, size: int) -> None:
     claim.write_text("no folder")
     source = MemberSource(weights="/model/weights", program_folder="/program")
-    (tmp_path / "weights").write_bytes(b"1")
-    with pytest.raises(LostPeerError, match=r"pod digits-serve-models-\w+ cannot store the models: .*claim"):
+    # More than a pipe holds: the command has ended before all is sent.
+    (tmp_path / "weights").write_bytes(bytes(size))
+    reason = r"pod digits-serve-models-\w+ cannot store the models: \[Errno 20\] Not a directory: '.*claim/models'$"
+    with pytest.raises(LostPeerError, match=reason):
         copied(tmp_path, PlannedModel(source=source, program_folder="/home", folder=str(tmp_path)))
 
 
