@@ -25,8 +25,7 @@ MAX_QUERY_BYTES = 64 * 1024 * 1024
 
 def serve(
     models: Annotated[
-        list[str],
-        typer.Argument(metavar="RUN... | STUDY", help="Run folders or stores, with --on also job files; or a study."),
+        list[str], typer.Argument(metavar="RUN... | STUDY", help="Run folders, stores or a study; with --on job files.")
     ],
     top: Annotated[int | None, typer.Option(min=1, help="Of a study: how many of the best trials; 1.")] = None,
     replicas: Annotated[int, typer.Option(min=1, help="Members of each model, which share its queries.")] = 1,
