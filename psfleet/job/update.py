@@ -62,7 +62,7 @@ class Update(Section):
         ge=4096,
         multiple_of=64,
         description="Maximum bytes of a bucket, the parameters that are sent as one tensor; each ps divides its "
-        "shard into equal buckets.",
+        "shard into equal buckets. In mode sync a model with at least 16 MiB of parameters has up to 16 on each ps.",
     )
     stale: Stale = Field(default_factory=Stale, description="async, ssp: policy for stale gradients.")
     local_steps: PositiveInt | None = Field(
