@@ -205,19 +205,9 @@ class StepGraph:
         """
         with tf.device(self.parameters.device):
             buckets = [bucket for segment in pulled for bucket in segment.buckets]
+            vector = tf.concat(buckets, 0) if len(buckets) > 1 else buckets[0]
             shards = tf.stack([shard.progress for shard in pulled])
-            if len(pulled) > len(self._exchanges):
-                # Each into its place once it is here: copies of all at the end would delay the next step.
-                stops = list(itertools.accumulate(int(bucket.shape[0]) for bucket in buckets))
-                kept = [
-                    tf.raw_ops.ResourceStridedSliceAssign(
-                        ref=self.parameters.handle, begin=[start], end=[stop], strides=[1], value=bucket
-                    )
-                    for start, stop, bucket in zip([0, *stops], stops, buckets, strict=False)
-                ]
-            else:
-                vector = tf.concat(buckets, 0) if len(buckets) > 1 else buckets[0]
-                kept = [self.parameters.assign(vector, read_value=False)]
+            kept = [self.parameters.assign(vector, read_value=False)]
             if self._optimizer is not None:
                 slots = [tf.concat(parts, 0) for parts in zip(*[shard.slots for shard in pulled], strict=True)]
                 kept += self._optimizer.assigned(vector, slots, pulled[0].words)
