@@ -52,7 +52,7 @@ def push_and_pull(
         no_state = tf.zeros([0], tf.uint8)
     for exchange in reversed(of_shard):
         own = state if exchange.segment.is_first else no_state
-        after = arrived[-PUSHES_IN_FLIGHT:][:1] if len(arrived) >= PUSHES_IN_FLIGHT else []
+        after = [arrived[-PUSHES_IN_FLIGHT]] if len(arrived) >= PUSHES_IN_FLIGHT else []
         pushed, known = exchange.push(gradients, stamp, own, slots, loss, tables, after)
         arrived.append(known)
         pulled.append(exchange.await_and_pull(pushed, known, own))

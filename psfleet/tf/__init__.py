@@ -1,6 +1,6 @@
 """The only package of psfleet that imports TensorFlow: servers, and the resources that a ps and its workers share."""
 
-from psfleet.tf.segments import bucket_bytes, keeps_previous, shard_segments
+from psfleet.tf.segments import keeps_previous, shard_segments
 from psfleet.tf.shard_variables import (
     STALENESS_BUCKETS,
     ShardVariables,
@@ -13,7 +13,6 @@ from psfleet.tf.shard_variables import (
 __all__ = [
     "STALENESS_BUCKETS",
     "ShardVariables",
-    "bucket_bytes",
     "container_name",
     "keeps_previous",
     "ps_device",

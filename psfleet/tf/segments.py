@@ -2,43 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from psfleet.job.job import Job
-from psfleet.layout import ALIGNMENT_BYTES, EmbeddingSpec, Layout, Losses, Specs
+from psfleet.layout import Layout
 from psfleet.layout.segments import Segment, segments
-
-MIN_MODEL_BYTES = 16 << 20
-"""Of the parameters of a model in segments: below, the messages cost more than overlapping saves."""
-MIN_SEGMENT_BYTES = 256 << 10
-MAX_SEGMENTS = 16
-"""Of a shard. The first push and the last pull overlap nothing: they are 1 / 16 of the bytes each way."""
-
-
-def bucket_bytes(job: Job, parameters: Specs, losses: Losses, embeddings: Sequence[EmbeddingSpec]) -> int:
-    """The most bytes of a bucket in the layout of a model, which is not planned yet: a multiple of 64."""
-    layout = Layout.plan(parameters, [], [], job.fleet.ps, job.update.bucket_bytes, (), losses, embeddings)
-    shard_bytes = layout.parameters.shard_size * 4
-    if not has_segments(job, layout) or shard_bytes * layout.num_ps < MIN_MODEL_BYTES:
-        return job.update.bucket_bytes
-    of_segment = max(MIN_SEGMENT_BYTES, -(-shard_bytes // (MAX_SEGMENTS * ALIGNMENT_BYTES)) * ALIGNMENT_BYTES)
-    return min(job.update.bucket_bytes, of_segment)
-
-
-def has_segments(job: Job, layout: Layout) -> bool:
-    """Whether each bucket of a model is a segment.
-
-    In sync mode it is: it is averaged, updated and pulled while the workers push the next ones. The other modes have a
-    single segment for each ps, and so have a model with embedding tables, whose rows belong to a whole gradient; a
-    program with several losses, which sends the buckets of one; and Lamb, which needs whole tensors.
-    """
-    is_whole = layout.embeddings or layout.parameters.losses or job.rule.name == "lamb"
-    return job.update.mode == "sync" and not is_whole
 
 
 def shard_segments(job: Job, layout: Layout, shard: int) -> tuple[Segment, ...]:
-    """The segments of a shard, in the graphs of its ps and of the workers."""
-    return segments(layout.parameters, shard, of_each_bucket=has_segments(job, layout))
+    """The segments of a shard, in the graphs of its ps and of the workers.
+
+    In sync mode each bucket is one: it is averaged, updated and pulled while the workers push the next ones. The other
+    modes have a single segment, and so have a model with embedding tables, whose rows belong to a whole gradient; a
+    program with several losses, which sends the buckets of one; and Lamb, which needs whole tensors.
+    """
+    parameters = layout.parameters
+    is_whole = job.update.mode != "sync" or layout.embeddings or parameters.losses or job.rule.name == "lamb"
+    return segments(parameters, shard, of_each_bucket=not is_whole)
 
 
 def keeps_previous(job: Job, num_segments: int) -> bool:

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from psfleet.job.job import Job
 from psfleet.layout import EmbeddingSpec, Layout, Losses, Tables, TensorSpec
-from psfleet.tf import bucket_bytes
 from worker_service.frontends.table_rows import Rows, TableGradient
 
 
@@ -169,5 +168,4 @@ class FrontEnd(Protocol):
 def planned(front: FrontEnd, job: Job) -> Layout:
     """The layout of a program's tensors on the ps of a job."""
     tensors = (front.parameters, front.state, front.frozen)
-    most = bucket_bytes(job, front.parameters, front.losses, front.embeddings)
-    return Layout.plan(*tensors, job.fleet.ps, most, front.tables, front.losses, front.embeddings)
+    return Layout.plan(*tensors, job.fleet.ps, job.update.bucket_bytes, front.tables, front.losses, front.embeddings)
