@@ -152,9 +152,7 @@ class SyncUpdates:
         self.optimizers = [optimizer for _, optimizer in segments]
         parts = [SegmentUpdate(*segment, quorum, num_replicas, next_step, tables) for segment in segments]
         self._parts = [part.updated for part in parts]
-        self._updated, self._updated_and_sent = (
-            tf.reduce_min(tf.stack(steps)) for steps in (self._parts, [part.sent for part in parts])
-        )
+        self._updated, self._updated_and_sent = _of_all(self._parts), _of_all([part.sent for part in parts])
         self._ready = [part.ready for part in parts]
         self._advance: Callable[[], Any] | None = None
         self._global_step = 0
@@ -179,3 +177,8 @@ class SyncUpdates:
         """Sends the tokens of the newest step; see `Updates`."""
         step = np.asarray(self._global_step, np.int64)
         self._send_tokens(*[step] * len(self._parts))
+
+
+def _of_all(steps: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The global step after the update of all segments, which have the same one."""
+    return steps[0] if len(steps) == 1 else tf.reduce_min(tf.stack(steps))
