@@ -6,6 +6,7 @@ constants.
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -31,6 +32,8 @@ STEPS = {1000: 15, 200: 6}
 SIZES = (2, 4)
 """Numbers of workers, of ps, and of DDP's hosts."""
 PS_PORT, DDP_PORT = 2222, 29500
+BUCKETS = 16
+"""On each ps: pushed, updated and pulled one after the other, so that both directions of a link are in use at once."""
 GOALS = (
     Comparison("line rate", "psfleet", 0.9, is_minimum=True),
     Comparison("psfleet bfloat16", "psfleet", 0.55),
@@ -39,9 +42,10 @@ GOALS = (
 )
 TEXT = """{parameters:,} parameters, gradient descent, gradients that are constants: a step is a matter of bytes. Each
 host is a network namespace, on a switch by a link that HTB limits in both directions. psfleet has a host for each ps
-and each worker, or with `fleet.colocate` (`colocated`) one process for both; `psfleet task` starts its processes. DDP
-with gloo has one for each worker. `line rate` is how long the link of a worker is busy with the model in one direction,
-with the headers of TCP on Ethernet: the limit of a step with a ps on another host in which pulls overlap pushes."""
+and each worker, or with `fleet.colocate` (`colocated`) one process for both; `psfleet task` starts its processes. Its
+`update.bucket_bytes` is a sixteenth of a shard. DDP with gloo has one for each worker. `line rate` is how long the link
+of a worker is busy with the model in one direction, with the headers of TCP on Ethernet: the limit of a step with a ps
+on another host in which pulls overlap pushes."""
 
 
 def main() -> int:
@@ -101,7 +105,8 @@ def psfleet(
         by_role = {"worker": made} if is_colocated else {"ps": made[-size:], "worker": made[:size]}
         ps = made[-size:]
         fleet = (f"fleet.ps={size}", f"fleet.workers={size}", f"fleet.colocate={is_colocated}")
-        flags = [part for setting in (*settings(trained), *fleet, *overrides) for part in ("--set", setting)]
+        bucket = f"update.bucket_bytes={bucket_bytes(4 * trained.num_parameters, size)}"
+        flags = [part for setting in (*settings(trained), *fleet, bucket, *overrides) for part in ("--set", setting)]
         started = [
             children.start(f"{role}-{index}", host.command(task(role, index, ps, out, flags)))
             for role, several in by_role.items()
@@ -110,6 +115,11 @@ def psfleet(
         for child in started:
             children.wait(child, "training", START_SECS + run_secs(trained))
         return psfleet_measured(Path(out), trained, cpu, gradients=size)
+
+
+def bucket_bytes(num_bytes: int, num_ps: int) -> int:
+    """Bytes of a bucket if each ps has `BUCKETS` of a model; a multiple of 64, with room for aligned tensors."""
+    return math.ceil(num_bytes / (num_ps * BUCKETS * 64) + len(SHAPES)) * 64
 
 
 def task(role: str, index: int, ps: Sequence[Host], out: str, flags: Sequence[str]) -> list[str]:

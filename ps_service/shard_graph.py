@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as v1
 from ps_service import optimizer_state
 from ps_service.base_rate import BaseRate
 from ps_service.container_handles import ContainerHandles
+from ps_service.segment_variables import numbers_of, segment_variables
 from ps_service.shard_plan import ShardPlan
 from ps_service.snapshot import Snapshot
 from ps_service.tables.shard_tables import REGISTRY, ShardTables
@@ -23,7 +24,7 @@ from ps_service.updates.per_loss import variables_of
 from psfleet.checkpoint.parts import ShardContent
 from psfleet.job.sections import Device
 from psfleet.layout import Layout
-from psfleet.tf import ShardVariables, container_name, keeps_previous
+from psfleet.tf import container_name
 from psfleet.tf.optimizer_slots import exchanged_slots
 from psfleet.tf.own_session import OwnSession, unoptimized
 
@@ -65,24 +66,32 @@ class ShardGraph:
         # A ps in a worker's process can see its GPUs.
         with tf.Graph().as_default() as graph, tf.device("/device:CPU:0"):
             exchanged = exchanged_slots(job, plan.update)
-            variables = ShardVariables(
-                plan.layout, plan.shard, job.fleet.worker_limit, container, "", keeps_previous(job), exchanged
-            )
-            self._variables = variables
+            self._segments = segment_variables(plan, container, exchanged)
+            self._variables = variables = self._segments[0]
+            self._buckets = [bucket for segment in self._segments for bucket in segment.buckets]
             self.base_rate = BaseRate(job, variables)
-            self.updates = updates_of(plan, variables, self.base_rate)
+            self.updates = updates_of(plan, self._segments, self.base_rate)
             with v1.container(container):
-                made = variables_of(self.updates.optimizer, variables.buckets)
-                of_optimizer = v1.variables_initializer(made.all)
-            self._slots = {**made.slots, **variables.slots}
-            self._scalars = {**made.scalars, **variables.scalars}
+                made = [
+                    variables_of(optimizer, segment.buckets)
+                    for optimizer, segment in zip(self.updates.optimizers, self._segments, strict=True)
+                ]
+                of_optimizer = v1.variables_initializer([variable for each in made for variable in each.all])
+            joined = {name: [slot for each in made for slot in each.slots[name]] for name in made[0].slots}
+            self._slots = {**joined, **variables.slots}
+            # Each segment has its own, with the same values after each step.
+            self._scalars = {name: [each.scalars[name] for each in made] for name in made[0].scalars}
+            self._scalars |= {name: [scalar] for name, scalar in variables.scalars.items()}
             restored = self._restored_variables()
-            initializer = tf.group(variables.zeros(restored), variables.initial_slots(exchanged), of_optimizer)
+            zeros = [segment.zeros(restored) for segment in self._segments]
+            initializer = tf.group(*zeros, variables.initial_slots(exchanged), of_optimizer)
             self._feeds = {v.name: v1.placeholder(v.dtype, v.shape) for v in restored}
             self._assigns = {v.name: v.assign(self._feeds[v.name], read_value=False) for v in restored}
             self._initial = {name: [part.read_value() for part in parts] for name, parts in self._slots.items()}
-            self._snapshot = Snapshot(variables, self._slots, self._scalars)
-            self._local_steps = variables.last_local_step.read_value()
+            scalars = {name: copies[0] for name, copies in self._scalars.items()}
+            self._snapshot = Snapshot(self._segments, self._slots, scalars)
+            newest = [segment.last_local_step.read_value() for segment in self._segments]
+            self._local_steps = tf.reduce_min(tf.stack(newest), 0)
             self._final_step = FinalStep(variables, has_quorum=job.update.has_quorum)
             self._counters = self._counter_reads()
         # No call may add an operation: TensorFlow would prepare the graph anew, and never free what it had.
@@ -132,12 +141,12 @@ class ShardGraph:
         """Bytes of the model on this ps: buckets, state and frozen weights, and rows of tables that were updated."""
         variables = self._variables
         others = int(variables.state.shape[0]) + int(variables.frozen.shape[0])
-        return sum(variables.bucket_sizes) * 4 + others + self._tables.row_bytes
+        return self._num_parameters * 4 + others + self._tables.row_bytes
 
     @property
     def optimizer_bytes(self) -> int:
         """Bytes of the optimizer's slots on this ps."""
-        return len(self._slots) * sum(self._variables.bucket_sizes) * 4 + self._tables.slot_bytes
+        return len(self._slots) * self._num_parameters * 4 + self._tables.slot_bytes
 
     def set_final_step(self, step: int) -> bool:
         """Sets the global step at which workers end training; False if that is too late. See `FinalStep.set`."""
@@ -157,20 +166,27 @@ class ShardGraph:
             self._session.close()
             session.run(handles.destroy)
 
+    @property
+    def _num_parameters(self) -> int:
+        """Elements of all buckets."""
+        return sum(int(bucket.shape[0]) for bucket in self._buckets)
+
     def _restored_variables(self) -> list[tf.Variable]:
-        variables = self._variables
-        numbers = [variables.global_step, variables.started_step, variables.final_step]
-        numbers += [variables.last_local_step, variables.last_number, variables.clocks]
-        slots = itertools.chain(*self._slots.values())
-        return [*variables.buckets, *numbers, variables.state, variables.frozen, *slots, *self._scalars.values()]
+        numbers = [variable for segment in self._segments for variable in numbers_of(segment)]
+        others = itertools.chain(*self._slots.values(), *self._scalars.values())
+        return [*self._buckets, *numbers, self._variables.state, self._variables.frozen, *others]
 
     def _counter_reads(self) -> list[tf.Tensor]:
-        """In the order of `Counters`; reads `pushed` first: a gradient counted meanwhile never looks dropped."""
+        """In the order of `Counters`; reads `pushed` first: a gradient counted meanwhile never looks dropped.
+
+        Gradients are counted in the first segment, which a worker pushes last.
+        """
         variables = self._variables
         pushed = variables.pushed.read_value()
         with tf.control_dependencies([pushed]):
-            others = [variables.used, variables.staleness, variables.waited_secs, variables.update_secs]
-            return [pushed, *[variable.read_value() for variable in others]]
+            counts = [variables.used, variables.staleness, variables.waited_secs]
+            update_secs = tf.add_n([segment.update_secs.read_value() for segment in self._segments])
+            return [pushed, *[variable.read_value() for variable in counts], update_secs]
 
     def _restore(self, plan: ShardPlan, start_step: int, content: ShardContent) -> None:
         """Assigns a checkpoint's values to the variables.
@@ -184,18 +200,15 @@ class ShardGraph:
         content = optimizer_state.restorable(content, plan.optimizer, plan.run, names)
         variables, in_use = self._variables, _in_use(plan.layout, plan.shard)
         step, never = np.int64(start_step), np.full(variables.worker_limit, -1, np.int64)
+        end = np.int64(last_step(plan.job.train.steps, plan.hold_at))
+        numbers: list[np.ndarray | np.generic] = [step, step, end, never, never, never]
         self._assign(
             [
-                *zip(variables.buckets, self._parts(np.where(in_use, content.parameters, np.float32(0))), strict=True),
-                *[(self._scalars[name], scalar) for name, scalar in content.scalars.items()],
+                *zip(self._buckets, self._parts(np.where(in_use, content.parameters, np.float32(0))), strict=True),
+                *[(copy, scalar) for name, scalar in content.scalars.items() for copy in self._scalars[name]],
                 (variables.state, content.state),
                 (variables.frozen, content.frozen),
-                (variables.global_step, step),
-                (variables.started_step, step),
-                (variables.final_step, np.int64(last_step(plan.job.train.steps, plan.hold_at))),
-                (variables.last_local_step, never),
-                (variables.last_number, never),
-                (variables.clocks, never),
+                *[pair for segment in self._segments for pair in zip(numbers_of(segment), numbers, strict=True)],
             ]
         )
         for name, vector in content.slots.items():
@@ -204,7 +217,7 @@ class ShardGraph:
 
     def _parts(self, vector: np.ndarray) -> list[np.ndarray]:
         """A vector of the shard, cut into its buckets."""
-        return np.split(vector, np.cumsum(self._variables.bucket_sizes)[:-1])
+        return np.split(vector, np.cumsum([int(bucket.shape[0]) for bucket in self._buckets])[:-1])
 
     def _assign(self, values: Iterable[tuple[tf.Variable, np.ndarray | np.generic]]) -> None:
         """Assigns values to variables in one call."""

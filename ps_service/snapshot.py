@@ -22,15 +22,20 @@ class Snapshot:
     one call, the next update copies the shard, and the memory of the copy is free again once it is read.
 
     Args of the constructor:
+        segments: All of the shard.
         slots: The optimizer's slots by name, one variable for each bucket.
         scalars: The optimizer's variables other than slots, by name.
     """
 
     def __init__(
-        self, variables: ShardVariables, slots: Mapping[str, Sequence[tf.Variable]], scalars: Mapping[str, tf.Variable]
+        self,
+        segments: Sequence[ShardVariables],
+        slots: Mapping[str, Sequence[tf.Variable]],
+        scalars: Mapping[str, tf.Variable],
     ) -> None:
+        variables = segments[0]
         copied = {
-            "buckets": list(variables.buckets),
+            "buckets": [bucket for segment in segments for bucket in segment.buckets],
             "slots": {name: list(parts) for name, parts in slots.items()},
             "scalars": dict(scalars),
             "state": variables.state,

@@ -11,7 +11,7 @@ from psfleet.errors import LostPeerError
 from psfleet.job.job import Job
 from psfleet.tf import keeps_previous
 from worker_service.in_graph.merged import ReplicaStep
-from worker_service.session_start import SessionStart, is_of_step
+from worker_service.session_start import SessionStart, by_ps, is_of_step
 from worker_service.step import StepGraph
 
 NEWEST = np.iinfo(np.int64).max
@@ -27,9 +27,9 @@ def pull_one_step(
 ) -> SessionStart:
     """Copies parameters and state: those of the lowest global step if the shards keep them, else the newest.
 
-    A shard can be a step ahead of another whose update waits for this worker's gradient; it keeps what it had before
-    that step. Shards that advance by more do not wait for this worker, because the fleet has more workers than its
-    quorum. A copy during which a shard was updated is discarded, and another one made.
+    A segment of a shard can be a step ahead of another one, whose update waits for this worker's gradient; it keeps
+    what it had before that step. Segments that advance by more do not wait for this worker, because the fleet has more
+    workers than its quorum. A copy during which a segment was updated is discarded, and another one made.
 
     Args:
         options: Of each call.
@@ -39,7 +39,7 @@ def pull_one_step(
         LostPeerError: The shards were not at one step within `deadlines.step_secs`.
         tf.errors.OpError: A peer was lost; see `translate_errors`.
     """
-    is_exact, next_step, secs = keeps_previous(job), job.update.next_step, job.deadlines.step_secs
+    next_step, secs = job.update.next_step, job.deadlines.step_secs
     deadline = time.monotonic() + secs
     first = None
     while True:
@@ -47,11 +47,11 @@ def pull_one_step(
             steps = np.asarray(session.run(step.shard_steps, options=options))
         lowest = int(steps[:, 0].min())
         first = lowest if first is None else first
-        is_awaited = is_exact and lowest <= next_step(first)
+        is_awaited = keeps_previous(job, len(steps)) and lowest <= next_step(first)
         feeds = {step.local_step: lowest if is_awaited else NEWEST}
         read = session.run(step.pull, feeds, options=options)
         if not is_awaited or is_of_step(lowest, next_step(lowest), read):
-            return SessionStart(read[:, :2], steps[:, 1])
+            return SessionStart(by_ps(read, job.fleet.ps), steps[:, 1])
         if time.monotonic() > deadline:
             raise LostPeerError(
                 f"the shards' global steps are {read[:, 0].tolist()} with updates to {read[:, 2].tolist()} in "

@@ -15,6 +15,7 @@ from psfleet.layout import Layout
 from psfleet.layout.buckets import loss_order, loss_ranges
 from psfleet.service import metrics
 from psfleet.service.metrics import Reading, Readings
+from psfleet.tf import shard_segments
 from psfleet.tf.optimizer_slots import OptimizerSlots, exchanged_slots
 from psfleet.tf.traced_update import TracedUpdate
 from worker_service.chief.components import ChiefComponents
@@ -57,7 +58,8 @@ class Payload:
         slots = slots or OptimizerSlots()
         wire_bytes = WIRE_BYTES[job.update.wire]
         element = wire_bytes + SLOT_BYTES * len(slots.slots)
-        words = layout.num_ps * WORD_BYTES * len(slots.scalars)
+        num_segments = sum(len(shard_segments(job, layout, shard)) for shard in range(layout.num_ps))
+        numbers = num_segments * (WORD_BYTES * len(slots.scalars) + STEPS_BYTES)
         ranges_of_losses = loss_ranges(layout.parameters)
         order = loss_order(layout.parameters, job.train.alternate)
         pushed = sum(stop - start for start, stop in (ranges_of_losses[loss] for loss in order)) // len(order)
@@ -65,8 +67,8 @@ class Payload:
         averages = sum(part.num_bytes for part in ranges if part.float_dtype)
         others = sum(part.num_bytes for part in ranges) - averages
         return cls(
-            push=pushed * element + words + layout.num_ps * STEPS_BYTES + averages + (others if index == 0 else 0),
-            pull=layout.parameters.size * element + words + layout.num_ps * STEPS_BYTES + averages,
+            push=pushed * element + numbers + averages + (others if index == 0 else 0),
+            pull=layout.parameters.size * element + numbers + averages,
             attach=layout.state.size + layout.frozen.size,
         )
 

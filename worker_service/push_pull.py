@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import tensorflow as tf
 
 from psfleet.job.job import Job
 from psfleet.layout import Layout
-from psfleet.layout.buckets import buckets
-from psfleet.tf import ShardVariables, keeps_previous, ps_device, secs_since
+from psfleet.layout.segments import Segment
+from psfleet.tf import ShardVariables, ps_device, secs_since
 from psfleet.tf.optimizer_slots import OptimizerSlots, to_words
 from psfleet.tf.table_calls import shard_name
 from worker_service.bucket_wire import bits, numbers, sent_buckets, with_zeros
 from worker_service.frontends.table_rows import TableGradient
+from worker_service.pulled import Pulled
 from worker_service.state_wire import StateWire
 from worker_service.table_exchange import staged
 from worker_service.updates import update_part
@@ -23,34 +23,21 @@ SMALL_BYTES = 1 << 20
 """A bucket of at most this size carries the global step: the copy costs less than a second tensor on the network."""
 
 
-@dataclass(frozen=True)
-class Pulled:
-    """What a worker has read from one shard; the tensors are on the worker.
-
-    Attributes:
-        progress: int64 `[2]`, the shard's global step and final step; `Exchange.pull` adds the started step.
-        buckets: float32 vectors.
-        state: uint8 `[state shard size]`.
-        slots: Averaging mode: the optimizer's slots, one `[shard_size]` float32 for each.
-        words: Averaging mode: the optimizer's scalars, see `to_words`; else empty.
-    """
-
-    progress: tf.Tensor
-    buckets: list[tf.Tensor]
-    state: tf.Tensor
-    slots: list[tf.Tensor]
-    words: tf.Tensor
-
-
 class Exchange:
-    """A worker's end of one shard.
+    """A worker's end of one segment of a shard.
 
     Args of the constructor:
         shard: Index of the shard, and of its ps.
+        segment: Of the shard.
         index: Of this worker.
         own_device: This worker's device.
         container: The resource container of the generation.
+        keeps_previous: Whether the ps has the parameters before its last update.
         slots: That are pushed and pulled with the parameters, in averaging mode; None: none.
+
+    Attributes:
+        segment: Of the constructor.
+        variables: Those of the segment.
     """
 
     def __init__(
@@ -58,13 +45,16 @@ class Exchange:
         job: Job,
         layout: Layout,
         shard: int,
+        segment: Segment,
         index: int,
         own_device: str,
         container: str,
+        keeps_previous: bool,
         slots: OptimizerSlots | None = None,
     ) -> None:
+        self.segment = segment
         self.variables = ShardVariables(
-            layout, shard, job.fleet.worker_limit, container, ps_device(shard), keeps_previous(job), slots
+            layout, shard, job.fleet.worker_limit, container, ps_device(shard), keeps_previous, slots, segment
         )
         self._part = update_part(job)
         self._wire = tf.dtypes.as_dtype(job.update.wire)
@@ -72,7 +62,7 @@ class Exchange:
         self._index = index
         self._own_device = own_device
         self._layout = layout.parameters
-        self._buckets = buckets(layout.parameters, shard)
+        self._buckets = segment.buckets
         self._state_wire = StateWire(self.variables.state_ranges, index == 0, self._wire)
         self._is_small = self._layout.bucket_size * 4 <= SMALL_BYTES
 
@@ -84,6 +74,7 @@ class Exchange:
         slots: Sequence[tf.Tensor] = (),
         loss: int = 0,
         tables: Sequence[TableGradient] = (),
+        after: Sequence[tf.Tensor] = (),
     ) -> tuple[list[tf.Operation], tf.Tensor]:
         """Sends a gradient to the ps; its first bucket is followed by the state and its stamp.
 
@@ -97,11 +88,14 @@ class Exchange:
             slots: Averaging mode: float32 `[layout.parameters.size]` for each slot; the part of this shard is sent.
             loss: Its index.
             tables: Gradients of rows of tables, which the ps has before it has those of the buckets.
+            after: It is sent once these are known: stamps of other pushes, on the ps.
 
         Returns:
-            Operations that end once the ps has the gradient, and the stamp on the ps.
+            Operations that end once the ps has the gradient in its queue, and the stamp on the ps, which is known once
+            it has received all of it.
         """
-        with tf.device(self._own_device):
+        # Not before: copies of all gradients at once would delay the first push.
+        with tf.device(self._own_device), tf.control_dependencies(after):
             own = [bucket for bucket in self._buckets if bucket.loss == loss]
             sent = sent_buckets(self._layout, own, gradients, self._wire, self._state_wire.push(state), stamp)
             sent += [slot[bucket.start : bucket.stop] for slot in slots for bucket in own]
@@ -116,6 +110,7 @@ class Exchange:
             arrived = [*with_zeros(self._buckets, own, arrived), *arrived_state]
             # Once all buckets are there: a worker that is killed before has pushed nothing.
             with tf.control_dependencies([*arrived, stamp]):
+                stamp = tf.identity(stamp)
                 before = [variables.pushed.add_at([self._index], tf.constant(1, tf.int64))]
             before += self._part.on_arrival(variables, self._index, stamp[0])
             name, num_ps = shard_name(variables.container, self._shard), self._layout.num_shards
@@ -189,7 +184,7 @@ class Exchange:
             progress = tf.concat([tf.stack([global_step, final_step, started_step]), words], 0)
         with tf.device(self._own_device):
             received, slots = self._split([tf.cast(value, tf.float32) for value in sent])
-            return Pulled(progress[:3], received, tf.identity(state), slots, progress[3:])
+            return Pulled(progress[:3], received, self._own_state(state), slots, progress[3:])
 
     def shard_steps(self) -> tf.Tensor:
         """int64 `[2]`, without waiting: the shard's global step, and the number of this worker's newest gradient."""
@@ -226,7 +221,11 @@ class Exchange:
             if self._is_small:
                 progress = numbers(rest, 2 + len(self.variables.scalars))
             received, slots = self._split(received)
-            return Pulled(progress[:2], received, tf.identity(state), slots, progress[2:])
+            return Pulled(progress[:2], received, self._own_state(state), slots, progress[2:])
+
+    def _own_state(self, state: tf.Tensor) -> tf.Tensor:
+        """The state on the worker; only the first segment has one, and an empty tensor would be a message, too."""
+        return tf.identity(state) if self.segment.is_first else tf.zeros([0], tf.uint8)
 
     def _words(self) -> tf.Tensor:
         """On the ps: the optimizer's scalars."""

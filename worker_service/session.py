@@ -21,7 +21,7 @@ from worker_service.accumulation import microbatches
 from worker_service.first_pull import NEWEST, pull_one_step
 from worker_service.in_graph.merged import ReplicaStep
 from worker_service.session_errors import UnreachableError, translate_errors
-from worker_service.session_start import SessionStart
+from worker_service.session_start import SessionStart, by_ps
 from worker_service.step import StepGraph
 from worker_service.step_calls import StepCalls
 
@@ -71,7 +71,7 @@ class WorkerSession:
 
     @property
     def is_of_one_step(self) -> bool:
-        """Whether the newest step of `train` pulled all shards at the same step; with spares, one can be ahead."""
+        """Whether the newest step of `train` pulled all segments at the same step; with spares, one can be ahead."""
         return len(set(self._pulled[:, 0].tolist())) == 1
 
     def __enter__(self) -> Self:
@@ -143,7 +143,7 @@ class WorkerSession:
         with translate_errors(f", step {local_step + 1}: ", self._index):
             loss, self._pulled = self._calls.train(batch, local_step, number, self._wants_norm)
             self.losses[self._step.loss_names[self._calls.loss_of(number)]] = loss
-            return loss, self._pulled
+            return loss, by_ps(self._pulled, self._job.fleet.ps)
 
     def update_locally(self, batch: Sequence[np.ndarray], number: int) -> float:
         """Averaging mode: one update of this worker's own parameters, without the ps; returns the loss of the batch.
@@ -159,13 +159,14 @@ class WorkerSession:
         """Averaging mode: pushes what the updates since `local_step` have made, and pulls; see `train`."""
         with translate_errors(f", round after step {local_step}: ", self._index):
             self._pulled = self._calls.exchange(local_step)
-            return self._pulled
+            return by_ps(self._pulled, self._job.fleet.ps)
 
     def await_step(self, local_step: int) -> np.ndarray:
         """Waits for the end of a step whose gradient is pushed already; returns what `train` does, without the loss."""
         step = self._step
         with translate_errors():
-            return np.asarray(self._session.run(step.await_step, {step.local_step: local_step}, self._barrier))
+            pulled = np.asarray(self._session.run(step.await_step, {step.local_step: local_step}, self._barrier))
+            return by_ps(pulled, self._job.fleet.ps)
 
     def summaries(self, batch: Sequence[np.ndarray]) -> bytes | None:
         """The program's own summaries of a batch; None if it has none."""

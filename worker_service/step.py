@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -15,10 +16,12 @@ from psfleet.tf import byte_vectors, container_name, worker_job
 from psfleet.tf.optimizer_slots import OptimizerSlots, exchanged_slots
 from psfleet.tf.parts import building
 from psfleet.tf.traced_update import TracedUpdate
+from worker_service.exchanges import exchanges_of, push_and_pull
 from worker_service.frontends.interface import StepBuilder
 from worker_service.local_optimizer import LocalOptimizer
 from worker_service.loss_step import KeptGradient, LossStep, local_variable, loss_step
-from worker_service.push_pull import Exchange, Pulled
+from worker_service.pulled import Pulled
+from worker_service.push_pull import Exchange
 from worker_service.table_exchange import RowsOnPs
 from worker_service.updates import update_part
 
@@ -38,12 +41,12 @@ class StepGraph:
             begins anew with the first of a batch; changes the local state. Empty without accumulation.
         local_update: float32 scalar, averaging mode: the loss of a batch with which the local parameters, slots and
             state are updated, without the ps. None in the other modes.
-        steps: Of each loss; trains: the loss (float32 scalar), and global step and final step of each shard (int64
-            `[num_ps, 2]`). In averaging mode there is one, which only ends a round, and has no loss.
+        steps: Of each loss; trains: the loss (float32 scalar), and global step and final step of each segment of all
+            ps (int64 `[num_segments, 2]`). In averaging mode there is one, which only ends a round, and has no loss.
         order: The losses of consecutive gradients, see `loss_order`.
         loss_names: Of all losses; an empty one if there is one loss.
         pull: Reads the parameters at `local_step` without waiting: global step, final step and started step of each
-            shard (int64 `[num_ps, 3]`). See `Exchange.pull`.
+            segment of all ps (int64 `[num_segments, 3]`). See `Exchange.pull`.
         summaries: `[]` string, the program's own summaries; None if it has none.
         wants_norm: bool scalar placeholder: whether a step computes `gradient_norm`, by default not; None if all or
             none do.
@@ -58,8 +61,8 @@ class StepGraph:
             others as this worker's own steps have changed them since it read those of the ps.
         frozen: uint8 `[layout.frozen.size]`, the local copy.
         worker_job: The TensorFlow job whose task this worker must be.
-        shard_steps: int64 `[num_ps, 2]`: the global step of each shard, and the number of this worker's newest gradient
-            there; see `Exchange.shard_steps`.
+        shard_steps: int64 `[num_segments, 2]`: the global step of each segment of all ps, and the number of this
+            worker's newest gradient there; see `Exchange.shard_steps`.
     """
 
     def __init__(
@@ -79,8 +82,7 @@ class StepGraph:
         container = container_name(run, generation)
         with tf.Graph().as_default() as self.graph:
             slots = exchanged_slots(job, update)
-            exchanges = [Exchange(job, layout, shard, index, own, container, slots) for shard in range(layout.num_ps)]
-            self._exchanges = exchanges
+            exchanges = self._exchanges = exchanges_of(job, layout, index, own, container, slots)
             with tf.device(own):
                 self._make_inputs(job, layout)
                 self._optimizer = self._local_optimizer(job, layout, update, slots)
@@ -112,10 +114,11 @@ class StepGraph:
             else:
                 self.local_update = self._updated(self._optimizer, parts[0])
                 self.steps = [[self._end_of_round(exchanges, self._optimizer)]]
-            self.pull = self._gather([exchange.pull(self.local_step) for exchange in exchanges])
+            segments = list(itertools.chain(*exchanges))
+            self.pull = self._gather([exchange.pull(self.local_step) for exchange in segments])
             with tf.device(own):
-                self.shard_steps = tf.stack([exchange.shard_steps() for exchange in exchanges])
-                remote = [exchange.variables.frozen.read_value() for exchange in exchanges]
+                self.shard_steps = tf.stack([exchange.shard_steps() for exchange in segments])
+                remote = [first.variables.frozen.read_value() for first, *_ in exchanges]
                 self.load_frozen = self.frozen.assign(tf.concat(remote, 0), read_value=False)
             self.initializer = tf.group(
                 *[v.initializer for v in v1.global_variables() + v1.local_variables()], v1.tables_initializer()
@@ -144,7 +147,7 @@ class StepGraph:
 
     @functools.cached_property
     def await_step(self) -> tf.Tensor:
-        """Replaces one of `steps` if this step's gradient is pushed already: global step and final step of each shard.
+        """Replaces one of `steps` if this step's gradient is pushed already; returns what they do, without the loss.
 
         Only a worker that joins again may need it, and in ssp mode each session begins with it. It is added to the
         graph when it is first used, because it is a quarter of the graph; the next call of a session sends it to the
@@ -152,13 +155,14 @@ class StepGraph:
         """
         self.graph._unsafe_unfinalize()
         with self.graph.as_default():
-            awaited = self._gather([exchange.await_and_pull([], self.local_step) for exchange in self._exchanges])
+            segments = itertools.chain(*self._exchanges)
+            awaited = self._gather([exchange.await_and_pull([], self.local_step) for exchange in segments])
         self.graph.finalize()
         return awaited
 
     def _push_and_pull(
         self,
-        exchanges: Sequence[Exchange],
+        exchanges: Sequence[Sequence[Exchange]],
         part: LossStep,
         loss: int,
     ) -> tf.Tensor:
@@ -171,9 +175,8 @@ class StepGraph:
                 local_steps = tf.unstack(self._local_steps.read_value())
             stamps = [tf.stack([local_step, self.number]) for local_step in local_steps]
         pulled = []
-        for exchange, state, stamp in zip(exchanges, states, stamps, strict=True):
-            pushed, arrived = exchange.push(part.gradients, stamp, state, loss=loss, tables=part.tables)
-            pulled.append(exchange.await_and_pull(pushed, arrived, state))
+        for of_shard, state, stamp in zip(exchanges, states, stamps, strict=True):
+            pulled += push_and_pull(of_shard, part.gradients, stamp, state, loss=loss, tables=part.tables)
         with tf.control_dependencies(part.updates):
             return self._gather(pulled)
 
@@ -184,25 +187,24 @@ class StepGraph:
             with tf.control_dependencies([optimizer.apply(part.gradients), *kept, *part.updates]):
                 return tf.identity(part.loss)
 
-    def _end_of_round(self, exchanges: Sequence[Exchange], optimizer: LocalOptimizer) -> tf.Tensor:
+    def _end_of_round(self, exchanges: Sequence[Sequence[Exchange]], optimizer: LocalOptimizer) -> tf.Tensor:
         """Pushes what the local updates of a round have made, and pulls the averages."""
         with tf.device(self.parameters.device):
             fall, slots, state = optimizer.fall(), optimizer.slot_vectors(), self.state.read_value()
             stamp = tf.concat([tf.stack([self.local_step, self.local_step]), optimizer.words()], 0)
             states = tf.split(state, len(exchanges))
         pulled = []
-        for exchange, own_state in zip(exchanges, states, strict=True):
-            pushed, arrived = exchange.push(fall, stamp, own_state, slots)
-            pulled.append(exchange.await_and_pull(pushed, arrived, own_state))
+        for of_shard, own_state in zip(exchanges, states, strict=True):
+            pulled += push_and_pull(of_shard, fall, stamp, own_state, slots)
         return self._gather(pulled)
 
     def _gather(self, pulled: Sequence[Pulled]) -> tf.Tensor:
-        """Assigns parameters and state of all shards; returns `Pulled.progress` of each, one row each.
+        """Assigns parameters and state of all segments; returns `Pulled.progress` of each, one row each.
 
         A model without state has no operation for it.
         """
         with tf.device(self.parameters.device):
-            buckets = [bucket for shard in pulled for bucket in shard.buckets]
+            buckets = [bucket for segment in pulled for bucket in segment.buckets]
             vector = tf.concat(buckets, 0) if len(buckets) > 1 else buckets[0]
             shards = tf.stack([shard.progress for shard in pulled])
             kept = [self.parameters.assign(vector, read_value=False)]

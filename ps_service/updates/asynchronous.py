@@ -71,7 +71,7 @@ class AsyncUpdates:
         staleness = global_step - local_step
         policy = StalePolicy(stale, staleness)
         is_used = policy.is_used & (number > newest) & (global_step < variables.final_step.read_value())
-        self.optimizer: v1.train.Optimizer = make_optimizer(policy.rate_factor, number)
+        self.optimizers = [make_optimizer(policy.rate_factor, number)]
         entry = tf.cast(tf.minimum(staleness, STALENESS_BUCKETS - 1), tf.int32)
         counted = [
             variables.last_local_step.set_at([worker], local_step),
@@ -90,7 +90,7 @@ class AsyncUpdates:
                 written += tables.of_tickets(push.ticket, policy.rate_factor, policy.gradient_factor)
             with v1.container(variables.container), tf.control_dependencies(written):
                 update = timed(
-                    variables, push.gradients, lambda: self.optimizer.apply_gradients(pairs, variables.global_step)
+                    variables, push.gradients, lambda: self.optimizers[0].apply_gradients(pairs, variables.global_step)
                 )
             with tf.control_dependencies([update]):
                 return variables.global_step.read_value()

@@ -49,4 +49,4 @@ class AveragingUpdates(SyncUpdates):
     def __init__(
         self, variables: ShardVariables, quorum: int, num_replicas: int, next_step: Callable[[Any], Any]
     ) -> None:
-        super().__init__(variables, Average(variables, next_step), quorum, num_replicas, next_step)
+        super().__init__([(variables, Average(variables, next_step))], quorum, num_replicas, next_step)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
@@ -17,9 +19,9 @@ from psfleet.tf import ShardVariables, optimizers
 from psfleet.tf.lamb import TensorRange
 
 
-def updates_of(plan: ShardPlan, variables: ShardVariables, base_rate: BaseRate) -> Updates:
-    """The update loop of the job's mode."""
-    job = plan.job
+def updates_of(plan: ShardPlan, segments: Sequence[ShardVariables], base_rate: BaseRate) -> Updates:
+    """The update loop of the job's mode, for all segments of a shard."""
+    job, variables = plan.job, segments[0]
 
     def optimizer(rate_factor: tf.Tensor | float, number: tf.Tensor | None = None) -> v1.train.Optimizer:
         return _optimizer(plan, variables, base_rate, rate_factor, number)
@@ -30,7 +32,8 @@ def updates_of(plan: ShardPlan, variables: ShardVariables, base_rate: BaseRate) 
         return kind(variables, optimizer, job.update.stale, state_share(job), tables)
     if job.update.mode == "averaging":
         return AveragingUpdates(variables, job.quorum, job.fleet.replicas, job.update.next_step)
-    return SyncUpdates(variables, optimizer(1.0), job.quorum, job.fleet.replicas, tables=tables)
+    built = [(segment, _optimizer(plan, segment, base_rate, 1.0, None)) for segment in segments]
+    return SyncUpdates(built, job.quorum, job.fleet.replicas, tables=tables)
 
 
 def _optimizer(

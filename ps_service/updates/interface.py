@@ -14,9 +14,13 @@ from psfleet.tf.own_session import OwnSession
 
 
 class Updates(Protocol):
-    """The update loop of one shard; graph built by the constructor, run by the methods."""
+    """The update loop of one shard; graph built by the constructor, run by the methods.
 
-    optimizer: v1.train.Optimizer
+    Attributes:
+        optimizers: Of each segment.
+    """
+
+    optimizers: list[v1.train.Optimizer]
 
     def start(self, session: OwnSession) -> None:
         """Initializes accumulators and queues, after the variables have been restored.

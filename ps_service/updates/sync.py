@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,8 +66,8 @@ class ContributorCounter(v1.train.Optimizer):
             if self._tables is not None:
                 written += self._tables.of_tickets(self._admitted.tickets)
         # Before the update, which changes the global step last: a worker that reads the global step and then the state
-        # gets the state of that step or of a later one.
-        with tf.control_dependencies([counted, *kept, *written]):
+        # gets the state of that step or of a later one. In scopes, scalars of all segments have the same names.
+        with tf.control_dependencies([counted, *kept, *written]), tf.name_scope(self._variables.scope):
             return timed(self._variables, averages, lambda: self._wrapped.apply_gradients(pairs, global_step, name))
 
     def _begin_step(self) -> list[tf.Operation]:
@@ -84,16 +84,21 @@ class ContributorCounter(v1.train.Optimizer):
             return [began, *kept]
 
 
-class SyncUpdates:
-    """`SyncReplicasOptimizer` over the buckets of one shard; this ps runs its chief's queue runner.
+class SegmentUpdate:
+    """`SyncReplicasOptimizer` over the buckets of one segment, with the operations of its chief's queue runner.
 
     The class has one token queue for all workers. A token that a slow or dead worker left there lets a fast worker
     through the barrier early, and twice into one average. Here the ps dequeues the class's tokens itself and sends a
     token to the own queue of each worker that waits.
 
-    Args of the constructor:
-        next_step: The global step to which `optimizer` brings a shard from a global step, int64 scalars.
-        tables: Their update; None: the mode has none.
+    Args of the constructor: see `SyncUpdates`.
+
+    Attributes:
+        optimizer: Of this segment, with slots and scalars of its own.
+        updated: int64 scalar, the global step after an update, which it waits for.
+        sent: The same, after tokens were sent to the workers that wait. Only the value of `updated` leads from the
+            update to the tokens: a call that feeds it sends them alone.
+        ready: Operations that set accumulators and queues to the restored global step.
     """
 
     def __init__(
@@ -102,8 +107,8 @@ class SyncUpdates:
         optimizer: v1.train.Optimizer,
         quorum: int,
         num_replicas: int,
-        next_step: Callable[[Any], Any] = lambda step: step + 1,
-        tables: TableUpdate | None = None,
+        next_step: Callable[[Any], Any],
+        tables: TableUpdate | None,
     ) -> None:
         self.optimizer = optimizer
         with v1.container(variables.container):
@@ -118,13 +123,37 @@ class SyncUpdates:
             sync.ready_for_local_init_op.mark_used()
             runner = sync.get_chief_queue_runner()
             with tf.control_dependencies(runner.enqueue_ops):
+                # All segments share the queue. Its tokens are equal: a call makes the same step of each segment.
                 tokens = runner.queue.dequeue_many(max(quorum, num_replicas))
-        self._updated = tokens[0]
+        self.updated = tokens[0]
         sender = TokenSender(variables, MAX_TOKENS)
-        # Only the value of `_updated` leads from the update to the tokens: a call that feeds it sends them alone.
-        with tf.control_dependencies([sender.release(tf.identity(self._updated))]):
-            self._updated_and_sent = tf.identity(self._updated)
-        self._ready = [sync.chief_init_op, sender.initializer]
+        with tf.control_dependencies([sender.release(tf.identity(self.updated))]):
+            self.sent = tf.identity(self.updated)
+        self.ready = [sync.chief_init_op, sender.initializer]
+
+
+class SyncUpdates:
+    """The updates of all segments of a shard; a call makes one of each, in the order in which pushes arrive.
+
+    Args of the constructor:
+        segments: Variables and optimizer of each.
+        next_step: The global step to which an optimizer brings a shard from a global step, int64 scalars.
+        tables: Their update; None: the mode has none.
+    """
+
+    def __init__(
+        self,
+        segments: Sequence[tuple[ShardVariables, v1.train.Optimizer]],
+        quorum: int,
+        num_replicas: int,
+        next_step: Callable[[Any], Any] = lambda step: step + 1,
+        tables: TableUpdate | None = None,
+    ) -> None:
+        self.optimizers = [optimizer for _, optimizer in segments]
+        parts = [SegmentUpdate(*segment, quorum, num_replicas, next_step, tables) for segment in segments]
+        self._parts = [part.updated for part in parts]
+        self._updated, self._updated_and_sent = _of_all(self._parts), _of_all([part.sent for part in parts])
+        self._ready = [part.ready for part in parts]
         self._advance: Callable[[], Any] | None = None
         self._global_step = 0
 
@@ -133,7 +162,7 @@ class SyncUpdates:
         session.run(self._ready)
         self._advance = session.make_callable(self._updated_and_sent)
         self._advance_and_hold = session.prepared(self._updated)
-        self._send_tokens = session.prepared(self._updated_and_sent, self._updated)
+        self._send_tokens = session.prepared(self._updated_and_sent, *self._parts)
 
     def advance(self, hold: bool) -> int:
         """Waits for a quorum, averages, applies; see `Updates`."""
@@ -146,4 +175,10 @@ class SyncUpdates:
 
     def release_barrier(self) -> None:
         """Sends the tokens of the newest step; see `Updates`."""
-        self._send_tokens(np.asarray(self._global_step, np.int64))
+        step = np.asarray(self._global_step, np.int64)
+        self._send_tokens(*[step] * len(self._parts))
+
+
+def _of_all(steps: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The global step after the update of all segments, which have the same one."""
+    return steps[0] if len(steps) == 1 else tf.reduce_min(tf.stack(steps))

@@ -13,9 +13,8 @@ from collections.abc import Collection, Sequence
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from psfleet.job.job import Job
 from psfleet.layout import Layout
-from psfleet.layout.buckets import buckets
+from psfleet.layout.segments import Segment, segments
 from psfleet.tf.optimizer_slots import OptimizerSlots
 from psfleet.tf.shared_variable import SharedVariable
 
@@ -50,21 +49,12 @@ def ps_device(shard: int) -> str:
     return f"/job:ps/task:{shard}/device:CPU:0"
 
 
-def keeps_previous(job: Job) -> bool:
-    """Whether each ps keeps the parameters before its last update.
-
-    With several ps, a worker can die when only some of them have its gradient. Those are a step ahead of the others
-    until the worker's successor repeats the gradient, which it computes on the parameters before their last update. If
-    the quorum is smaller than the number of workers and spares, the other ps do not wait for that gradient.
-    """
-    return job.update.has_quorum and job.fleet.ps > 1 and job.quorum == job.fleet.replicas
-
-
 class ShardVariables:
-    """Handles of one shard's resources.
+    """Handles of the resources of one segment of a shard, which is all of the shard in most modes.
 
     Attributes:
         shard: Its index.
+        scope: Begins the names of all resources.
         buckets: One float32 variable each.
         bucket_sizes: Elements in each bucket.
         bucket_losses: The index of each bucket's loss.
@@ -90,9 +80,10 @@ class ShardVariables:
         staleness: int64 `[worker_limit, STALENESS_BUCKETS]`, each worker's gradients by staleness in updates.
         waited_secs: float64 `[worker_limit]`, time from the arrival of each worker's gradients to the end of its wait.
         update_secs: float64 scalar, time of the optimizer's updates.
-        state: uint8 `[state shard size]`, tensors that the forward pass changes, as of `global_step`.
-        state_ranges: The types of the elements of `state`; empty if the shard has none.
-        frozen: uint8 `[frozen shard size]`, tensors that never change.
+        state: uint8 `[state shard size]`, tensors that the forward pass changes, as of `global_step`; `[0]` in segments
+            other than the first.
+        state_ranges: The types of the elements of `state`; empty if there are none.
+        frozen: uint8 `[frozen shard size]`, tensors that never change; `[0]` in segments other than the first.
         gradients: Gradients to apply. An element is a whole push: one tensor for each of `exchanged`, the new state
             (uint8, only if the shard has state), the stamp (int64 vector: local step, number, the scalars as words, and
             with tables the ticket of `stage_rows`) and the worker's index (int32).
@@ -110,17 +101,19 @@ class ShardVariables:
         device: str,
         keeps_previous: bool = False,
         slots: OptimizerSlots | None = None,
+        segment: Segment | None = None,
     ) -> None:
+        if segment is None:
+            (segment,) = segments(layout.parameters, shard)
         self.worker_limit = worker_limit
         self.device = device
         self.container = container
         self.shard = shard
         self.has_tables = bool(layout.embeddings)
-        self._scope = f"shard_{shard}"
-        of_shard = buckets(layout.parameters, shard)
-        self.bucket_sizes = [bucket.size for bucket in of_shard]
-        self.bucket_losses = [bucket.loss for bucket in of_shard]
-        self.state_ranges = layout.state_ranges(shard)
+        self.scope = f"shard_{shard}" if segment.is_first else f"shard_{shard}_segment_{segment.index}"
+        self.bucket_sizes = [bucket.size for bucket in segment.buckets]
+        self.bucket_losses = [bucket.loss for bucket in segment.buckets]
+        self.state_ranges = layout.state_ranges(shard) if segment.is_first else ()
         state_sizes = [layout.state.shard_size] if self.state_ranges else []
         self._all: list[SharedVariable] = []
         with tf.device(device), v1.container(container):
@@ -140,19 +133,19 @@ class ShardVariables:
             self.staleness = self._variable("staleness", [worker_limit, STALENESS_BUCKETS], tf.int64)
             self.waited_secs = self._variable("waited_secs", [worker_limit], tf.float64)
             self.update_secs = self._variable("update_secs", [], tf.float64)
-            self.state = self._variable("state", [layout.state.shard_size], tf.uint8)
-            self.frozen = self._variable("frozen", [layout.frozen.shard_size], tf.uint8)
+            self.state = self._variable("state", [layout.state.shard_size if segment.is_first else 0], tf.uint8)
+            self.frozen = self._variable("frozen", [layout.frozen.shard_size if segment.is_first else 0], tf.uint8)
             self.gradients = tf.queue.FIFOQueue(
                 worker_limit,
                 [tf.float32] * len(self.exchanged) + [tf.uint8] * len(state_sizes) + [tf.int64, tf.int32],
                 shapes=[each.shape for each in self.exchanged]
                 + [(units,) for units in state_sizes]
                 + [(2 + len(self.scalars) + self.has_tables,), ()],
-                shared_name=f"{self._scope}/gradients",
+                shared_name=f"{self.scope}/gradients",
             )
-            self.waiting = tf.queue.FIFOQueue(-1, [tf.int32], shapes=[()], shared_name=f"{self._scope}/waiting")
+            self.waiting = tf.queue.FIFOQueue(-1, [tf.int32], shapes=[()], shared_name=f"{self.scope}/waiting")
             self.tokens = [
-                tf.queue.FIFOQueue(-1, [tf.int64], shapes=[()], shared_name=f"{self._scope}/token_{worker}")
+                tf.queue.FIFOQueue(-1, [tf.int64], shapes=[()], shared_name=f"{self.scope}/token_{worker}")
                 for worker in range(worker_limit)
             ]
 
@@ -218,7 +211,7 @@ class ShardVariables:
         `tf.compat.v1.get_variable` adds four operations of its own, which a worker never runs, to each: for two ps a
         quarter of a small step's graph.
         """
-        name = f"{self._scope}/{name}"
+        name = f"{self.scope}/{name}"
         handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, container=self.container, shared_name=name, name=name)
         variable = SharedVariable(
             handle=handle,

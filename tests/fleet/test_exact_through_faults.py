@@ -29,6 +29,8 @@ BATCH_SIZE = 4
 PACE_SECS = 0.05
 STEP_SECS = 1.5
 """`deadlines.step_secs`: a process that is stopped for longer is taken for lost."""
+BUCKET_BYTES = 4096
+"""The parameters of a program with one loss are in several segments on each ps."""
 GAP_STEPS = 8
 """At most so many steps between a recovery and the next fault."""
 MAX_DIFFERENCE = 1e-5
@@ -78,7 +80,10 @@ def test_whatever_is_killed_or_stopped_the_weights_are_those_of_a_run_without_a_
         options={"front_end": front_end, "batch_size": BATCH_SIZE},
         fleet={"ps": num_ps, "workers": WORKERS, "colocate": placing == "colocated"},
         **rules(front_end),
-        update={"replication": "in_graph" if placing == "in_graph" else "between_graph"},
+        update={
+            "replication": "in_graph" if placing == "in_graph" else "between_graph",
+            "bucket_bytes": BUCKET_BYTES,
+        },
         evaluate={"every_steps": 5 if is_reduced else None},
         train={"steps": STEPS, "batch_size": BATCH_SIZE, "alternate": tiny.ALTERNATE if front_end == "gan" else None},
         checkpoint={"every_steps": 5},

@@ -58,6 +58,12 @@ def test_the_tensors_of_a_step_depend_on_ps_and_buckets_and_not_on_variables(
     check_buckets_alone(counted, num_ps, buckets_per_ps)
 
 
+def test_a_push_begins_when_the_ps_has_the_one_two_before_it() -> None:
+    """The ps says so of all but the last two of its four buckets, which are segments."""
+    counted = crossings("step", num_ps=1, bucket_bytes=8192)
+    assert (to_ps(counted, 1), to_worker(counted, 1)) == ([4], [4 + 2])
+
+
 @pytest.mark.parametrize("states", [("int64",), MANY_STATES], ids=["one", "many"])
 def test_state_is_a_part_of_the_buckets_and_takes_no_message(states: tuple[str, ...]) -> None:
     check_buckets_alone(crossings("step", states=states), num_ps=2, buckets_per_ps=1)

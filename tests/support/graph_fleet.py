@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from psfleet.job.job import Job, parse_job
 from psfleet.job.update import Update
 from psfleet.layout import EmbeddingSpec, Layout, Losses, Tables, TensorSpec
 from psfleet.polling import wait_until
-from psfleet.tf import ShardVariables, container_name
+from psfleet.tf import ShardVariables, container_name, shard_segments
 from psfleet.tf.towers import tower_devices
 from support.tf_servers import tf_server
 from worker_service.frontends.interface import FrontEnd, TrainingGraph
@@ -135,9 +136,16 @@ class GraphFleet:
             step.result(STEP_SECS)
 
     def wait_for_size(self, queue: str, least: int) -> None:
-        """Waits until a queue of the first shard has so many elements; no update may happen meanwhile."""
+        """Waits until a queue of shard 0, segment 0 has so many elements; no update may happen meanwhile."""
         what = f"{least} elements in the queue {queue}"
         wait_until(lambda: self.size(queue), STEP_SECS, what, done=lambda size: size >= least, poll_secs=0.02)
+
+    def wait_for_steps(self, steps: Sequence[int]) -> None:
+        """Waits until the segments of the first shard are at these global steps."""
+        read = _global_steps(self.job.model_dump_json(), self.front_end)
+        with tf.compat.v1.Session(f"grpc://{self.ps[0].data}", graph=read.graph) as session:
+            found = partial(session.run, read)
+            wait_until(found, STEP_SECS, f"steps {steps}", done=lambda now: now.tolist() == list(steps), poll_secs=0.02)
 
     def size(self, queue: str) -> int:
         """Elements in a queue of the first shard: `gradients` that have arrived, or `waiting` workers."""
@@ -222,9 +230,23 @@ def _step_graph(job_json: str, index: int, front_end: FrontEnd) -> StepGraph:
 
 @functools.cache
 def _queue_sizes(job_json: str, front_end: FrontEnd) -> dict[str, tf.Tensor]:
-    """The number of elements in each queue of the first shard that may be waited for."""
+    """The number of elements in each queue of the first shard's first segment that may be waited for."""
     job = Job.model_validate_json(job_json)
     with tf.Graph().as_default():
         layout = _layout(job, front_end)
-        variables = ShardVariables(layout, 0, job.fleet.worker_limit, CONTAINER, device="")
+        first, *_ = shard_segments(job, layout, 0)
+        variables = ShardVariables(layout, 0, job.fleet.worker_limit, CONTAINER, device="", segment=first)
         return {name: getattr(variables, name).size() for name in ("gradients", "waiting")}
+
+
+@functools.cache
+def _global_steps(job_json: str, front_end: FrontEnd) -> tf.Tensor:
+    """The global steps of the segments of the first shard."""
+    job = Job.model_validate_json(job_json)
+    with tf.Graph().as_default():
+        layout = _layout(job, front_end)
+        found = [
+            ShardVariables(layout, 0, job.fleet.worker_limit, CONTAINER, device="", segment=each)
+            for each in shard_segments(job, layout, 0)
+        ]
+        return tf.stack([variables.global_step.read_value() for variables in found])

@@ -17,10 +17,12 @@ from worker_service.first_pull import NEWEST, pull_one_step
 from worker_service.session_start import SessionStart
 
 Read = Sequence[tuple[int, int]]
-"""Global step and started step of each shard."""
+"""Global step and started step of each segment."""
 
 
-def start(*reads: Read, is_exact: bool = True, step_secs: float = 30) -> tuple[SessionStart, list[int]]:
+def start(
+    *reads: Read, is_exact: bool = True, num_ps: int = 2, step_secs: float = 30
+) -> tuple[SessionStart, list[int]]:
     """What a session starts on when the shards are at these steps, one read after the other; the steps it asks for.
 
     Before each read of the parameters it reads the steps, here those of the read before.
@@ -36,7 +38,8 @@ def start(*reads: Read, is_exact: bool = True, step_secs: float = 30) -> tuple[S
     session: Any = SimpleNamespace(run=run)
     step: Any = SimpleNamespace(shard_steps="steps", pull="pull", local_step="at")
     job = sample_job().model_copy(update={"deadlines": Deadlines(step_secs=step_secs)})
-    job = job.model_copy(update={"fleet": job.fleet.model_copy(update={"ps": 2 if is_exact else 1})})
+    fleet = job.fleet.model_copy(update={"ps": num_ps, "spares": 0 if is_exact else 1})
+    job = job.model_copy(update={"fleet": fleet})
     found = pull_one_step(session, step, job, v1.RunOptions())
     return found, asked
 
@@ -64,6 +67,11 @@ def test_a_fleet_that_does_not_wait_for_the_worker_does_not_keep_it_from_startin
 def test_without_kept_parameters_the_first_read_counts() -> None:
     found, asked = start([(6, 6), (4, 4)], is_exact=False)
     assert (found.global_step, asked) == (4, [NEWEST])
+
+
+def test_a_ps_whose_segments_are_one_step_apart_is_read_at_the_lower_step() -> None:
+    found, asked = start([(7, 7), (6, 6)], num_ps=1)
+    assert (found.shards.tolist(), asked) == ([[6, 100]], [6])
 
 
 def test_shards_that_never_settle_are_given_up_at_the_deadline() -> None:

@@ -43,7 +43,7 @@ def num_operations(mode: str, worker_limit: int) -> list[int]:
         variables = ShardVariables(layout, 0, worker_limit, "run/1", device="")
         updates: Updates
         if mode == "sync":
-            updates = SyncUpdates(variables, v1.train.GradientDescentOptimizer(1.0), quorum=2, num_replicas=3)
+            updates = SyncUpdates([(variables, v1.train.GradientDescentOptimizer(1.0))], quorum=2, num_replicas=3)
         else:
             updates = AsyncUpdates(
                 variables, lambda factor, _: v1.train.GradientDescentOptimizer(factor), Stale(), lambda _: 0.5
