@@ -36,11 +36,12 @@ try:
     with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
         for entry in archive:
             path = os.path.join(target, entry.name)
-            copied.add(os.path.dirname(path))
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path + part, "wb") as file:
                 shutil.copyfileobj(archive.extractfile(entry), file)
             os.replace(path + part, path)
+            if os.path.basename(path) == manifest:
+                copied.add(os.path.dirname(path))
     for checkpoints in {os.path.dirname(folder) for folder in copied}:
         others = {os.path.join(checkpoints, each) for each in os.listdir(checkpoints)} - copied
         for folder in others:
@@ -52,8 +53,9 @@ except OSError as error:
 """
 """Unpacks an archive of files, each of which appears as a whole: members may read there, and another command write.
 
-Then it deletes the other checkpoints of a run, which would fill the claim, or be of later steps of an earlier run. It
-ends with the archive, because the API cannot close the command's input."""
+Then it deletes the other checkpoints of a run, which would fill the claim, or be of later steps of an earlier run, if
+the new one is whole: a connection that breaks may end the archive between two files. It ends with the archive, because
+the API cannot close the command's input."""
 UNPACK_SECS = 120.0
 """How long the command may take after the end of the archive."""
 

@@ -129,6 +129,22 @@ def test_a_manifest_is_the_last_file_of_its_checkpoint(tmp_path: Path) -> None:
     assert [name.rpartition("/")[2] == "manifest.json" for name in names] == [False] * (len(names) - 1) + [True]
 
 
+def test_a_copy_that_breaks_off_between_two_files_leaves_the_one_before(tmp_path: Path, claim: Path) -> None:
+    (tmp_path / "run").mkdir()
+    trained(tmp_path / "run")
+    copied(tmp_path, run_model(tmp_path / "run"))
+    before = versions.find(claim / "models" / "0").step
+    with_checkpoint(tmp_path / "run", 7, KERNEL, BIAS)
+    files = model_files(run_model(tmp_path / "run"))
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w|") as made:
+        for name, path in [*files.items()][:-1]:
+            made.add(path, f"models/0/{name}")
+    words = [sys.executable, "-c", SCRIPT, str(claim), "manifest.json"]
+    subprocess.run(words, input=archive.getvalue(), check=True, timeout=60)
+    assert versions.find(claim / "models" / "0").step == before
+
+
 def test_two_commands_may_copy_a_file_at_the_same_time(tmp_path: Path) -> None:
     content = bytes(range(256)) * 8192
     (tmp_path / "weights").write_bytes(content)
