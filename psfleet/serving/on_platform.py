@@ -186,8 +186,9 @@ def _unready(platform: Platform, name: str, waits: Callable[[Member], None]) -> 
 
 
 def _shown(member: Member) -> str:
-    problem = f"({member.problem})" if member.problem else ""
-    return " ".join(filter(None, (task_name(member), member.state, member.health, problem)))
+    """A member that is not ready, and why: it does not start, or its last process or the one before has failed."""
+    why = member.problem or member.cause or member.note
+    return " ".join(filter(None, (task_name(member), member.state, member.health, f"({why})" if why else "")))
 
 
 def _require_no_failure(platform: Platform, member: Member) -> None:

@@ -81,7 +81,13 @@ class Api:
             return 200, merged
         if (resource, name) not in self.objects:
             return 404, {"kind": "Status", "code": 404, "message": f"{resource} {name} not found"}
-        return 200, self.objects.pop((resource, name)) if verb == "delete" else self.objects[resource, name]
+        found = self.objects[resource, name]
+        if verb == "delete":
+            uid = found["metadata"]["uid"]
+            if (body or {}).get("preconditions", {}).get("uid", uid) != uid:
+                return 409, {"kind": "Status", "code": 409, "message": f"{resource} {name} has another uid"}
+            del self.objects[resource, name]
+        return 200, found
 
     def _discovery(self, path: str) -> tuple[int, Any]:
         """Which kinds there are, as the dynamic client asks for them."""

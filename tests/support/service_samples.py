@@ -53,6 +53,12 @@ def of_cluster(folder: Path, replicas: int = 1, **options: Any) -> Request:
     return with_plan(request(replicas, **options), models=tuple(models))
 
 
+def briefly(made: Request) -> Request:
+    """A service whose deadlines expire soon."""
+    deadlines = made.job.deadlines.model_copy(update={"start_secs": 0.1, "first_batch_secs": 0.1, "stall_secs": 0.1})
+    return replace(made, job=made.job.model_copy(update={"deadlines": deadlines}))
+
+
 def with_plan(made: Request, **changes: Any) -> Request:
     """A request whose plan has other fields."""
     assert made.activity is not None

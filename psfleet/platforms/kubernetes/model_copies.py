@@ -29,21 +29,33 @@ from psfleet.platforms.kubernetes.volume_reader import helper_pod
 SCRIPT = """
 import os, shutil, sys, tarfile, uuid
 
+target, manifest = sys.argv[1:]
 part = f".{uuid.uuid4().hex}.part"
+copied = set()
 try:
     with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
         for entry in archive:
-            path = os.path.join(sys.argv[1], entry.name)
+            path = os.path.join(target, entry.name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path + part, "wb") as file:
                 shutil.copyfileobj(archive.extractfile(entry), file)
             os.replace(path + part, path)
+            if os.path.basename(path) == manifest:
+                copied.add(os.path.dirname(path))
+    for checkpoints in {os.path.dirname(folder) for folder in copied}:
+        others = {os.path.join(checkpoints, each) for each in os.listdir(checkpoints)} - copied
+        for folder in others:
+            if os.path.isfile(os.path.join(folder, manifest)):
+                os.remove(os.path.join(folder, manifest))
+                shutil.rmtree(folder, ignore_errors=True)
 except OSError as error:
     sys.exit(str(error))
 """
 """Unpacks an archive of files, each of which appears as a whole: members may read there, and another command write.
 
-It ends with the archive, because the API cannot close the command's input."""
+Then it deletes the other checkpoints of a run, which would fill the claim, or be of later steps of an earlier run, if
+the new one is whole: a connection that breaks may end the archive between two files. It ends with the archive, because
+the API cannot close the command's input."""
 UNPACK_SECS = 120.0
 """How long the command may take after the end of the archive."""
 
@@ -67,7 +79,7 @@ def copy_models(cluster: Cluster, reasons: WaitReasons, job: Job, plan: ServiceP
     content = apply_placement(job.kubernetes, writer(job, f"{job.name}-{MODELS}-{secrets.token_hex(3)}"))
     with (
         helper_pod(cluster, reasons, job, content, "which takes the models") as pod,
-        running(cluster, pod, MODELS, ("python", "-c", SCRIPT, container.OUT)) as command,
+        running(cluster, pod, MODELS, ("python", "-c", SCRIPT, container.OUT, MANIFEST)) as command,
     ):
         try:
             _send(command, files)

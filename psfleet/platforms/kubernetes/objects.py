@@ -15,7 +15,15 @@ from kubernetes.dynamic.exceptions import ResourceNotFoundError
 
 from psfleet.errors import UsageError
 from psfleet.manifests.kubernetes.names import RUN, selector, selector_text
-from psfleet.platforms.kubernetes.api import Cluster, label_selector, suppress_missing, translate_errors
+from psfleet.platforms.kubernetes.api import (
+    CONFLICT,
+    NOT_FOUND,
+    Cluster,
+    label_selector,
+    suppress_missing,
+    suppress_status,
+    translate_errors,
+)
 from psfleet.polling import wait_until
 
 MANAGER = "psfleet"
@@ -77,17 +85,33 @@ class FleetObjects:
                     body=body, name=name, namespace=self._cluster.namespace, content_type="application/merge-patch+json"
                 )
 
-    def disown(self, name: str, kind: tuple[str, str]) -> None:
-        """Removes the owners of a fleet's objects of a kind: they are not deleted with these."""
+    def disown(self, name: str, kind: tuple[str, str]) -> dict[str, str]:
+        """Removes the owners of a fleet's objects of a kind: they are not deleted with these.
+
+        Returns:
+            The uids of these objects by their names.
+        """
         version, named = kind
+        found: dict[str, str] = {}
         with translate_errors(f"remove the owner of {named} of fleet {name}"):
             resource = self._dynamic.resources.get(api_version=version, kind=named)
             for item in resource.get(namespace=self._cluster.namespace, label_selector=self._selector(name)).items:
+                found[item.metadata.name] = item.metadata.uid
                 with suppress_missing():
                     resource.patch(
                         body={"metadata": {"ownerReferences": None}}, name=item.metadata.name,
                         namespace=self._cluster.namespace, content_type="application/merge-patch+json",
                     )  # fmt: skip
+        return found
+
+    def remove_same(self, kind: tuple[str, str], uids: Mapping[str, str]) -> None:
+        """Deletes objects of a kind, by their names and uids; not those of these names that were created meanwhile."""
+        version, named = kind
+        for name, uid in uids.items():
+            with translate_errors(f"delete {named} {name}"), suppress_status(NOT_FOUND, CONFLICT):
+                self._dynamic.resources.get(api_version=version, kind=named).delete(
+                    name=name, namespace=self._cluster.namespace, body={"preconditions": {"uid": uid}}
+                )
 
     def _selector(self, name: str) -> str:
         return label_selector(name, self._part_of)

@@ -208,16 +208,17 @@ class Kubernetes:
         require_own_chief(jobs)
         pods = self._cluster.pods(name) if jobs or deployments else []
         # Without their owner, the chief's Job or the front's Deployment, the policies outlast the pods.
-        self._objects.disown(name, POLICY)
+        policies = self._objects.disown(name, POLICY)
         is_found = self._objects.remove_all(name, [DEPLOYMENT, *KINDS] if deployments else KINDS)
         if jobs or deployments:
             secs = REMOVAL_SECS + max([pod.spec.termination_grace_period_seconds or 0 for pod in pods], default=0)
             wait_until_gone(name, [self._cluster.jobs, self._cluster.pods], secs, f"the pods of fleet {name} to end")
-        is_found |= self._objects.remove_all(name, [POLICY])
+        # Those of a fleet that another command starts meanwhile close the ports of its pods.
+        self._objects.remove_same(POLICY, policies)
         if claims:
             self._objects.remove_all(name, [VOLUME])
             wait_until_gone(name, [self._cluster.claims], REMOVAL_SECS, f"the volume of fleet {name} to go")
-        return is_found or bool(claims)
+        return is_found or bool(policies) or bool(claims)
 
     def _fleet(self, name: str) -> FleetFile:
         """The file of a standing fleet of the namespace."""

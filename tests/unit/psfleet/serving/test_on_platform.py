@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from support.scripted_platform import Look, ScriptedPlatform, ended, log, member
-from support.service_samples import request, with_token
+from support.service_samples import briefly, request, with_token
 
-from psfleet.errors import LostPeerError, PsfleetError, UsageError
+from psfleet.errors import DeadlineError, LostPeerError, PsfleetError, UsageError
 from psfleet.job.activity import SERVICE
 from psfleet.launch.platform import Member, Request
 from psfleet.launch.watcher import TakenDownError
@@ -78,6 +78,17 @@ def test_a_process_that_dies_again_and_again_ends_it_too() -> None:
     with pytest.raises(LostPeerError, match="front was started again 6 times: killed"):
         serve_on(found, request(), lambda text: None, DOWN)
     assert found.removed == [False]
+
+
+def test_one_that_is_not_ready_in_time_says_how_its_processes_have_ended() -> None:
+    killed = replace(MEMBER, state="CrashLoopBackOff", restarts=2, exit_code=137, cause="OOMKilled: out of memory")
+    again = replace(FRONT, restarts=1, note="the port is in use")
+    made = briefly(request())
+    found = place([], [again, killed], made=made)
+    with pytest.raises(DeadlineError) as caught:
+        serve_on(found, made, lambda text: None)
+    text = "front running starting (the port is in use), member-0 CrashLoopBackOff (OOMKilled: out of memory)"
+    assert str(caught.value).endswith(f"last seen: {text}")
 
 
 def test_a_new_service_that_cannot_be_removed_after_its_failure_is_said_to_stay(

@@ -65,10 +65,10 @@ def claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     @contextmanager
     def running(cluster: Any, pod: str, name: str, command: Sequence[str]) -> Iterator[LocalCommand]:
-        *words, at = command[1:]
+        *words, at, manifest = command[1:]
         assert at == container.OUT
         with subprocess.Popen(
-            [sys.executable, *words, str(folder)], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+            [sys.executable, *words, str(folder), manifest], stdin=subprocess.PIPE, stderr=subprocess.PIPE
         ) as process:
             yield LocalCommand(process)
 
@@ -99,14 +99,17 @@ def test_a_run_is_copied_as_its_newest_checkpoint(tmp_path: Path, claim: Path) -
     assert [part.sha256 for part in found.parts] == [part.sha256 for part in own.parts]
 
 
-def test_a_copy_of_a_later_checkpoint_stands_beside_the_one_before(tmp_path: Path, claim: Path) -> None:
-    (tmp_path / "run").mkdir()
-    trained(tmp_path / "run")
-    for step in (7, 9):
-        with_checkpoint(tmp_path / "run", step, KERNEL, BIAS)
-        copied(tmp_path, run_model(tmp_path / "run"))
-        assert versions.find(claim / "models" / "0").step == step
-    assert versions.find(claim / "models" / "0", 7).step == 7
+def test_a_copy_takes_the_place_of_the_one_before_also_if_its_step_is_earlier(tmp_path: Path, claim: Path) -> None:
+    """As after a run that was started with --fresh; the copy of another model stays."""
+    for name, steps in (("run", (7, 9)), ("fresh", (5,))):
+        (tmp_path / name).mkdir()
+        trained(tmp_path / name)
+        for step in steps:
+            with_checkpoint(tmp_path / name, step, KERNEL, BIAS)
+            copied(tmp_path, run_model(tmp_path / name), run_model(tmp_path / "run"))
+            assert versions.find(claim / "models" / "0").step == step
+            assert len([*(claim / "models" / "0" / "checkpoints").iterdir()]) == 1
+    assert versions.find(claim / "models" / "1").step == 9
     assert not [*claim.rglob("*.part")]
 
 
@@ -126,6 +129,22 @@ def test_a_manifest_is_the_last_file_of_its_checkpoint(tmp_path: Path) -> None:
     assert [name.rpartition("/")[2] == "manifest.json" for name in names] == [False] * (len(names) - 1) + [True]
 
 
+def test_a_copy_that_breaks_off_between_two_files_leaves_the_one_before(tmp_path: Path, claim: Path) -> None:
+    (tmp_path / "run").mkdir()
+    trained(tmp_path / "run")
+    copied(tmp_path, run_model(tmp_path / "run"))
+    before = versions.find(claim / "models" / "0").step
+    with_checkpoint(tmp_path / "run", 7, KERNEL, BIAS)
+    files = model_files(run_model(tmp_path / "run"))
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w|") as made:
+        for name, path in [*files.items()][:-1]:
+            made.add(path, f"models/0/{name}")
+    words = [sys.executable, "-c", SCRIPT, str(claim), "manifest.json"]
+    subprocess.run(words, input=archive.getvalue(), check=True, timeout=60)
+    assert versions.find(claim / "models" / "0").step == before
+
+
 def test_two_commands_may_copy_a_file_at_the_same_time(tmp_path: Path) -> None:
     content = bytes(range(256)) * 8192
     (tmp_path / "weights").write_bytes(content)
@@ -134,7 +153,7 @@ def test_two_commands_may_copy_a_file_at_the_same_time(tmp_path: Path) -> None:
         made.add(tmp_path / "weights", "models/0/weights")
     whole = archive.getvalue()
     half = len(whole) // 2
-    words = [sys.executable, "-c", SCRIPT, str(tmp_path / "claim")]
+    words = [sys.executable, "-c", SCRIPT, str(tmp_path / "claim"), "manifest.json"]
     with subprocess.Popen(words, stdin=subprocess.PIPE) as first:
         assert first.stdin is not None
         first.stdin.write(whole[:half])

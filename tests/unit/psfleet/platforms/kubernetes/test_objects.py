@@ -85,9 +85,13 @@ class Recording:
         assert (owner.metadata.name, kind) == ("linear-chief", ("batch/v1", "Job"))
         self.owned += [(each["kind"], each["metadata"]["name"]) for each in objects]
 
-    def disown(self, name: str, kind: tuple[str, str]) -> None:
+    def disown(self, name: str, kind: tuple[str, str]) -> dict[str, str]:
         """See `FleetObjects`."""
         assert not self.removed, "before their owner is deleted"
+        return {}
+
+    def remove_same(self, kind: tuple[str, str], uids: Mapping[str, str]) -> None:
+        """See `FleetObjects`."""
 
     def remove_all(self, name: str, kinds: Sequence[tuple[str, str]]) -> bool:
         """See `FleetObjects`."""

@@ -12,11 +12,15 @@ import pytest
 from kubernetes.client.exceptions import ApiException
 from kubernetes.dynamic.resource import ResourceInstance
 from support.kubernetes_api import Api
+from support.service_samples import of_cluster
 
 from psfleet.errors import UsageError
+from psfleet.launch.up import start
 from psfleet.manifests.kubernetes.names import labels
+from psfleet.platforms.kubernetes import platform
 from psfleet.platforms.kubernetes.api import Cluster
 from psfleet.platforms.kubernetes.objects import FleetObjects
+from psfleet.platforms.kubernetes.platform import Kubernetes
 
 KINDS = ["ConfigMap", "PersistentVolumeClaim", "NetworkPolicy", "Secret", "Job"]
 
@@ -117,3 +121,19 @@ def test_the_kinds_of_a_cluster_are_kept_in_no_file(api: Api, tmp_path: Path, mo
     FleetObjects(Cluster()).apply("small", [content("ConfigMap"), content("Secret")])
     assert ("secrets", "small") in api.objects
     assert not list(temporary.iterdir())
+
+
+def test_a_policy_that_another_command_makes_while_one_removes_the_fleet_stays(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `psfleet serve` while `psfleet down` awaits the end of the pods: the ports of the new pods stay closed."""
+    start(Kubernetes(), of_cluster(tmp_path))
+    closed = {key: each for key, each in api.objects.items() if key[0] == "networkpolicies"}
+
+    def others_start(*arguments: Any) -> None:
+        for key, each in closed.items():
+            api.objects[key] = {**each, "metadata": {**each["metadata"], "uid": "another"}}
+
+    monkeypatch.setattr(platform, "wait_until_gone", others_start)
+    assert Kubernetes().remove("digits-serve", results=False)
+    assert api.objects.keys() == closed.keys()

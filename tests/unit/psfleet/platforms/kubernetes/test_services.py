@@ -12,7 +12,7 @@ from support.activity_samples import ACTIVITY, driven_job
 from support.exported_run import trained
 from support.kubernetes_api import CREATED, Api, Object
 from support.pod_samples import read
-from support.service_samples import of_cluster, plan_of, with_plan
+from support.service_samples import briefly, of_cluster, plan_of, with_plan
 
 from psfleet.errors import DeadlineError, UsageError
 from psfleet.job.activity import SERVICE
@@ -211,12 +211,6 @@ def test_such_a_user_cannot_remove_what_a_service_needs(
     with pytest.raises(ForbiddenError, match=r"deployments\.apps is forbidden"):
         platform.remove(NAME, results=True)
     assert api.objects == before
-
-
-def briefly(made: Request) -> Request:
-    """A service whose deadlines expire soon."""
-    deadlines = made.job.deadlines.model_copy(update={"start_secs": 0.1, "first_batch_secs": 0.1, "stall_secs": 0.1})
-    return replace(made, job=made.job.model_copy(update={"deadlines": deadlines}))
 
 
 def test_a_service_that_is_not_ready_in_time_is_removed_with_why_its_pods_wait(
