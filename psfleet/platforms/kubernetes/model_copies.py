@@ -14,7 +14,7 @@ from psfleet.checkpoint import versions
 from psfleet.checkpoint.location import CHECKPOINTS
 from psfleet.checkpoint.manifest import MANIFEST
 from psfleet.control.relay_client import Command
-from psfleet.errors import LostPeerError
+from psfleet.errors import LostPeerError, PsfleetError
 from psfleet.job.job import Job
 from psfleet.job.service_plan import PlannedModel, ServicePlan
 from psfleet.launch.platform import Request
@@ -101,7 +101,11 @@ def copy_newer(request: Request, context: str | None, namespace: str | None) -> 
     plan = request.activity.service if request.activity is not None else None
     if plan is not None:
         cluster = Cluster(context, namespace)
-        copy_models(cluster, WaitReasons(cluster), request.job, plan)
+        try:
+            copy_models(cluster, WaitReasons(cluster), request.job, plan)
+        except PsfleetError as error:
+            error.args = (f"{error}; service {request.job.name} stays, with the copies that it has",)
+            raise
 
 
 def model_files(model: PlannedModel) -> dict[str, Path]:

@@ -22,7 +22,7 @@ from psfleet.job.service_access import MemberSource
 from psfleet.job.service_plan import PlannedModel, ServicePlan
 from psfleet.manifests import container
 from psfleet.platforms.kubernetes import model_copies
-from psfleet.platforms.kubernetes.model_copies import SCRIPT, copy_models, model_files
+from psfleet.platforms.kubernetes.model_copies import SCRIPT, copy_models, copy_newer, model_files
 from psfleet.polling import wait_until
 
 
@@ -199,6 +199,18 @@ def test_a_claim_that_cannot_be_written_ends_the_copy_with_its_reason(tmp_path: 
     reason = r"pod digits-serve-models-\w+ cannot store the models: \[Errno 20\] Not a directory: '.*claim/models'$"
     with pytest.raises(LostPeerError, match=reason):
         copied(tmp_path, PlannedModel(source=source, program_folder="/home", folder=str(tmp_path)))
+
+
+def test_a_service_that_was_found_stays_if_its_models_cannot_be_copied(
+    tmp_path: Path, claim: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_copies, "Cluster", lambda *where: None)
+    claim.write_text("no folder")
+    (tmp_path / "run").mkdir()
+    trained(tmp_path / "run")
+    made = with_plan(of_cluster(tmp_path), models=(run_model(tmp_path / "run"),))
+    with pytest.raises(LostPeerError, match=r"Not a directory: .*; service digits-serve stays, with the copies that"):
+        copy_newer(made, None, None)
 
 
 def test_a_file_that_is_deleted_meanwhile_ends_the_copy(tmp_path: Path, claim: Path) -> None:
