@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,11 @@ class Files:
             except OSError as error:
                 raise UsageError(f"program folder {folder}: {name}: {error.strerror or error}") from error
         return cls(contents)
+
+    def without(self, contents: Iterable[bytes]) -> Files:
+        """The files that have none of these contents, whatever white space surrounds it."""
+        hidden = {content.strip() for content in contents}
+        return Files({path: content for path, content in self.content.items() if content.strip() not in hidden})
 
     def items(self) -> list[dict[str, str]]:
         """The `items` of a volume of the ConfigMap: keys and the files' paths, which keys, without slashes, are not."""

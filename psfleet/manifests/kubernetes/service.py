@@ -54,7 +54,7 @@ def render(job: Job, activity: Activity, plan: ServicePlan, front_files: Mapping
         UsageError: A program does not fit into a ConfigMap.
     """
     require_service_name(job.name)
-    programs = _programs(job, plan)
+    programs = _programs(job, plan, front_files)
     data = {JOB_KEY: job_text(job), ACTIVITY_KEY: activity.model_dump_json()}
     objects = [
         *_accounts(job),
@@ -82,12 +82,12 @@ def _accounts(job: Job) -> list[Object]:
     return [fleet_object("v1", "ServiceAccount", job, each, automountServiceAccountToken=False) for each in own]
 
 
-def _programs(job: Job, plan: ServicePlan) -> dict[str, tuple[Program, Files]]:
-    """The programs of the models by their folders; empty: they are in the image."""
+def _programs(job: Job, plan: ServicePlan, front_files: Mapping[str, bytes]) -> dict[str, tuple[Program, Files]]:
+    """The programs of the models by their folders, without the front's files; empty: they are in the image."""
     if job.container.program != "mount":
         return {}
     folders = dict.fromkeys(model.program_folder for model in plan.models)
-    found = {folder: Files.of(Path(folder)) for folder in folders}
+    found = {folder: Files.of(Path(folder)).without(front_files.values()) for folder in folders}
     return {
         folder: (Program(f"{job.name}.{number}", files.items()), files)
         for number, (folder, files) in enumerate(found.items())
