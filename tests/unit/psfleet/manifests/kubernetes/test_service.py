@@ -144,7 +144,10 @@ def test_members_of_one_disk_are_on_one_node_and_those_of_a_shared_file_system_a
 
 
 def test_the_token_is_in_the_secret_of_the_front_alone(tmp_path: Path) -> None:
-    objects = rendered(tmp_path, **with_token(tmp_path))
+    made = of_cluster(tmp_path, **with_token(tmp_path))
+    (tmp_path / "token").rename(tmp_path / "one" / "token")
+    objects = objects_of(made)
+    assert [*only(objects, "ConfigMap", f"{NAME}.0.program")["data"]] == ["program.py"], "not the file beside it"
     secret = only(objects, "Secret", f"{NAME}-front")
     assert {name: b64decode(text) for name, text in secret["data"].items()} == {"token": b"a-token-of-many-characters"}
     assert "a-token-of" not in json.dumps(objects)
