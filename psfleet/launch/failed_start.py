@@ -7,15 +7,15 @@ from collections.abc import Callable
 from psfleet.errors import PsfleetError
 
 
-def remove_failed(name: str, remove: Callable[[], object], error: PsfleetError) -> None:
+def remove_failed(remove: Callable[[], object], error: PsfleetError, down: str) -> None:
     """Removes a fleet after a failure; if that fails, too, the error says that the fleet stays.
 
     Args:
-        name: Of the fleet.
         remove: Removes it.
         error: Why it failed.
+        down: The command that removes it.
     """
     try:
         remove()
     except PsfleetError as failure:
-        error.args = (f"{error}; what was started stays, `psfleet down {name}` ends it: {failure}",)
+        error.args = (f"{error}; what was started stays, `{down}` ends it: {failure}",)

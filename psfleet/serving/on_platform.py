@@ -147,7 +147,7 @@ def serve_on(platform: Platform, request: Request, show: Callable[[str], None], 
         raise
     except PsfleetError as error:
         if is_new:
-            remove_failed(name, partial(remove, platform, name), error)
+            remove_failed(partial(remove, platform, name), error, down)
         else:
             error.args = (f"{error}; the service stays, `{down}` ends it",)
         raise

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -84,13 +86,30 @@ def test_an_answer_over_grpc_has_the_form_of_the_query(served: Served, is_raw: b
 
 
 def test_the_client_of_the_documentation_gets_answers(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
-    (client,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    client, _ = clients_of_the_documentation()
     url = "http://127.0.0.1:8000/v2/models/digits"
     assert url in client
     exec(client.replace(url, f"http://127.0.0.1:{served.rest_port}/v2/models/net"), {})
     bias = (2 * BIAS).tolist()
     assert capsys.readouterr().out == f"[2, 3] {bias * 2}\nstep 5 by 2 of 2 members\n"
+
+
+def test_the_grpc_client_of_the_documentation_gets_answers(served: Served, tmp_path: Path) -> None:
+    _, client = clients_of_the_documentation()
+    for shown, own in (
+        ("127.0.0.1:8001", f"127.0.0.1:{served.grpc_port}"), ("[1, 28, 28, 1]", "[1, 2]"), ('"digits"', '"net"')
+    ):  # fmt: skip
+        assert shown in client
+        client = client.replace(shown, own)
+    (tmp_path / "token").write_text("not asked for here\n")
+    # In a process of its own: its messages have the names of psfleet's.
+    done = subprocess.run([sys.executable, "-c", client], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{2 * BIAS[np.newaxis]}\n"), done.stderr
+
+
+def clients_of_the_documentation() -> list[str]:
+    text = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
 def test_tritonclient_gets_answers(served: Served) -> None:

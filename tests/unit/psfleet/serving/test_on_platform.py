@@ -86,7 +86,7 @@ def test_one_that_is_not_ready_in_time_says_how_its_processes_have_ended() -> No
     made = briefly(request())
     found = place([], [again, killed], made=made)
     with pytest.raises(DeadlineError) as caught:
-        serve_on(found, made, lambda text: None)
+        serve_on(found, made, lambda text: None, DOWN)
     text = "front running starting (the port is in use), member-0 CrashLoopBackOff (OOMKilled: out of memory)"
     assert str(caught.value).endswith(f"last seen: {text}")
 
@@ -100,9 +100,9 @@ def test_a_new_service_that_cannot_be_removed_after_its_failure_is_said_to_stay(
         raise LostPeerError("no answer")
 
     monkeypatch.setattr(found, "remove", removed)
-    stays = "the program raised; what was started stays, `psfleet down digits-serve` ends it: no answer"
+    stays = "the program raised; what was started stays, `psfleet down digits-serve --on somewhere` ends it: no answer"
     with pytest.raises(PsfleetError, match=stays) as caught:
-        serve_on(found, request(), lambda text: None)
+        serve_on(found, request(), lambda text: None, DOWN)
     assert caught.value.exit_code == 70
 
 

@@ -249,7 +249,8 @@ def test_a_request_that_is_refused_between_others_leaves_nothing(
 
     monkeypatch.setattr(api, "answer", refusing)
     keeps = True
-    stays = rf"front: exceeded quota; what was started stays, `psfleet down {NAME}` ends it: Kubernetes refuses to del"
+    ends = rf"`psfleet down {NAME} --on kubernetes` ends it"
+    stays = rf"front: exceeded quota; what was started stays, {ends}: Kubernetes refuses to del"
     with pytest.raises(UsageError, match=stays):
         start(Kubernetes(), of_cluster(tmp_path))
     assert ("configmaps", NAME) in api.objects
