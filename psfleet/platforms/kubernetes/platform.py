@@ -108,9 +108,8 @@ class Kubernetes:
             self._objects.set_owner(owned, owner, (last["apiVersion"], last["kind"]))
         except PsfleetError as error:
             if plan is not None:
-                remove_failed(
-                    partial(self.remove, job.name, False), error, f"psfleet down {job.name} --on {KUBERNETES}"
-                )
+                down = f"psfleet down {job.name} --on {KUBERNETES}"
+                remove_failed(partial(self.remove, job.name, False), error, down)
             raise
         self._renewals[job.name] = renewal_of(self._cluster, job, request.fleet)
 
