@@ -19,6 +19,7 @@ from support.commands import session_pids
 from support.preloaded_tests import preloaded_tests
 
 from psfleet.polling import wait_until
+from psfleet.service.process import STOP_SIGNALS
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -131,6 +132,14 @@ def _no_program_left(_own_path: list[str]) -> Iterator[None]:
 def _default_log_level() -> None:
     """Undoes what a command in this process has set: a test that reads log entries would miss some."""
     logging.getLogger("psfleet").setLevel(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True)
+def _no_signal_handler_left() -> Iterator[None]:
+    """Fails a test after which signals have other handlers: a later test of this process would miss a signal."""
+    before = [signal.signal, *map(signal.getsignal, STOP_SIGNALS)]
+    yield
+    assert [signal.signal, *map(signal.getsignal, STOP_SIGNALS)] == before, "the test has left a signal handler"
 
 
 @pytest.fixture(autouse=True)

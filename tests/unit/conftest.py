@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import secrets
+import signal
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from support.s3_server import S3Server, no_fault, s3_server, use
 
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.service import settings
+from psfleet.service.process import STOP_SIGNALS, Stop
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -56,6 +58,17 @@ def _no_garbage_of_other_files() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def stop() -> Iterator[Stop]:
+    """Of a service process that this process stands for; it receives the signals until the end of the test."""
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    made = Stop()
+    yield made
+    made.listener.uninstall()
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

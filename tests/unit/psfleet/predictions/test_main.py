@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,13 +30,6 @@ def environment(folder: Path, **changes: Any) -> dict[str, str]:
     return {
         settings.PREDICTION: order, settings.OUT: str(folder), settings.ADDRESS: address.data, settings.RUN: RUN
     }  # fmt: skip
-
-
-@pytest.fixture
-def stop() -> Iterator[Stop]:
-    made = Stop()
-    yield made
-    made.listener.uninstall()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 
 import grpc
 import pytest
@@ -27,14 +26,12 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def stop(clock: Clock) -> Iterator[Stop]:
+def stop(stop: Stop, clock: Clock) -> Stop:
     """Of a process in Kubernetes, with a clock of its own for probes."""
-    made = Stop()
-    made.leaves_on_sigterm = True
-    made.start_secs = START_SECS
-    made.probes = ProbeRecord(clock)
-    yield made
-    made.listener.uninstall()
+    stop.leaves_on_sigterm = True
+    stop.start_secs = START_SECS
+    stop.probes = ProbeRecord(clock)
+    return stop
 
 
 def ended_by(stop: Stop, number: signal.Signals) -> PsfleetError:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,13 +24,6 @@ from psfleet.service.settings import RECORDS, read
 LISTEN_SECS = 10.0
 FULL = Path("/dev/full")
 """Linux: each write fails as on a full disk."""
-
-
-@pytest.fixture
-def stop() -> Iterator[Stop]:
-    made = Stop()
-    yield made
-    made.listener.uninstall()
 
 
 @pytest.mark.parametrize(

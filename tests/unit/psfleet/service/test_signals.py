@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,13 +16,6 @@ from psfleet.polling import wait_until
 from psfleet.service.process import Stop
 
 LISTEN_SECS = 10.0
-
-
-@pytest.fixture
-def stop() -> Iterator[Stop]:
-    made = Stop()
-    yield made
-    made.listener.uninstall()
 
 
 def exits(number: int, frame: object) -> None:

@@ -17,14 +17,13 @@ from psfleet.service.process import Stop
 from psfleet.sweep.__main__ import serve
 
 
-def test_the_workers_of_a_refused_study_end_with_its_exit_code(tmp_path: Path) -> None:
+def test_the_workers_of_a_refused_study_end_with_its_exit_code(tmp_path: Path, stop: Stop) -> None:
     (tmp_path / "out").mkdir()
     advance(loaded(tmp_path, name="another"), tmp_path / "out")
     (address,) = free_addresses(1)
     study = loaded(tmp_path, fleet={"workers": 1}).to_json()
     environment = {settings.STUDY: study, settings.OUT: str(tmp_path / "out"), settings.ADDRESS: address.data}
-    own, stop = settings.read({**environment, settings.RUN: RUN}), Stop()
-    stop.listener.uninstall()
+    own = settings.read({**environment, settings.RUN: RUN})
 
     def refused() -> None:
         with suppress(BadJobError):

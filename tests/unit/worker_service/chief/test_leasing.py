@@ -40,45 +40,48 @@ def job_of(bucket: StoreFolder) -> Job:
     return stored_job(bucket, deadlines={"stall_secs": 1})
 
 
-def lease_of(out: Path, bucket: StoreFolder, stop: Stop | None = None) -> object:
+def lease_of(out: Path, bucket: StoreFolder, stop: Stop) -> object:
     """Enters the lease of a chief with a run folder, and leaves it at once."""
-    with leasing.leasing(out, job_of(bucket), 0, stop or Stop(), lambda outcome: None) as lease:
+    with leasing.leasing(out, job_of(bucket), 0, stop, lambda outcome: None) as lease:
         assert lease is not None
         lease.require()
         return lease
 
 
-def test_a_run_without_a_store_and_another_worker_need_no_lease(tmp_path: Path, bucket: StoreFolder) -> None:
+def test_a_run_without_a_store_and_another_worker_need_no_lease(
+    tmp_path: Path, bucket: StoreFolder, stop: Stop
+) -> None:
     for index, job in [(0, sample_job()), (1, job_of(bucket))]:
-        with leasing.leasing(tmp_path, job, index, Stop(), lambda outcome: None) as lease:
+        with leasing.leasing(tmp_path, job, index, stop, lambda outcome: None) as lease:
             assert lease is None
 
 
-def test_the_next_fleet_starts_at_once_after_one_that_ended_in_order(tmp_path: Path, bucket: StoreFolder) -> None:
+def test_the_next_fleet_starts_at_once_after_one_that_ended_in_order(
+    tmp_path: Path, bucket: StoreFolder, stop: Stop
+) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        lease_of(tmp_path / name, bucket)
+        lease_of(tmp_path / name, bucket, stop)
 
 
-def test_a_fleet_with_the_same_run_folder_takes_over_at_once(tmp_path: Path, bucket: StoreFolder) -> None:
+def test_a_fleet_with_the_same_run_folder_takes_over_at_once(tmp_path: Path, bucket: StoreFolder, stop: Stop) -> None:
     killed = StoreLease(bucket / "run", fleet_of(tmp_path), "killed")
     assert killed.try_acquire()
-    lease_of(tmp_path, bucket)
+    lease_of(tmp_path, bucket, stop)
 
 
-def test_a_second_fleet_is_refused_while_the_first_trains(tmp_path: Path, bucket: StoreFolder) -> None:
+def test_a_second_fleet_is_refused_while_the_first_trains(tmp_path: Path, bucket: StoreFolder, stop: Stop) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     with (
-        leasing.leasing(tmp_path / "a", job_of(bucket), 0, Stop(), lambda outcome: None),
+        leasing.leasing(tmp_path / "a", job_of(bucket), 0, stop, lambda outcome: None),
         pytest.raises(BadJobError, match="another fleet trains on"),
     ):
-        lease_of(tmp_path / "b", bucket)
+        lease_of(tmp_path / "b", bucket, stop)
 
 
-def test_a_signal_ends_the_wait_for_a_lease(tmp_path: Path, bucket: StoreFolder) -> None:
+def test_a_signal_ends_the_wait_for_a_lease(tmp_path: Path, bucket: StoreFolder, stop: Stop) -> None:
     assert StoreLease(bucket / "run", "gone", "host").try_acquire()
-    stop = Stop()
     stop.signal_number = 15
     stop.event.set()
     with pytest.raises(StoppedError):
@@ -89,6 +92,7 @@ def test_a_store_that_does_not_answer_is_waited_for_and_named_once(
     s3: S3Server,
     tmp_path: Path,
     bucket: StoreFolder,
+    stop: Stop,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -96,7 +100,7 @@ def test_a_store_that_does_not_answer_is_waited_for_and_named_once(
     s3.fault = lambda method, path: BROKEN
     expected = pytest.raises(StorageError, match=r"no lease on s3://.* encountered an internal error")
     with caplog.at_level(logging.INFO, "psfleet.chief"), expected:
-        lease_of(tmp_path, bucket)
+        lease_of(tmp_path, bucket, stop)
     said = [record for record in caplog.records if "waiting for the store" in record.message]
     assert [getattr(record, "event", "") for record in said] == ["starting"], "it is shown, and once"
 

@@ -20,14 +20,14 @@ BEATS = int(service.LOOP_SECS / BEAT_SECS) + 2
 
 @pytest.mark.parametrize("stands_still", [True, False])
 def test_a_front_ends_when_its_event_loop_stands_still(
-    stands_still: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stands_still: bool, tmp_path: Path, stop: Stop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "PROBE_SECS", 0.0)
     ended: list[int] = []
     life = SignsOfLife.in_file(tmp_path / "alive", ended.append)
 
     async def beat() -> None:
-        task = asyncio.create_task(service.watch(Ensemble("net", 1, 1.0), ServiceMetrics("net"), life, Stop()))
+        task = asyncio.create_task(service.watch(Ensemble("net", 1, 1.0), ServiceMetrics("net"), life, stop))
         await asyncio.sleep(0)
         for _ in range(BEATS):
             life.beat()

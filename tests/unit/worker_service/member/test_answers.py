@@ -53,9 +53,9 @@ class SlowModel:
 
 
 @pytest.mark.parametrize("is_too_slow", [True, False])
-def test_a_member_ends_if_a_prediction_does_not_end(is_too_slow: bool, tmp_path: Path) -> None:
+def test_a_member_ends_if_a_prediction_does_not_end(is_too_slow: bool, tmp_path: Path, stop: Stop) -> None:
     ended: list[int] = []
-    life, stop = SignsOfLife.in_file(tmp_path / "alive", ended.append), Stop()
+    life = SignsOfLife.in_file(tmp_path / "alive", ended.append)
     connection = OneBatch(stop)
     beats = int(PREDICT_SECS / BEAT_SECS) + (2 if is_too_slow else 0)
     newer = NewerWeights(MemberSource(run=str(tmp_path), step=3), "")

@@ -30,10 +30,8 @@ class Staying:
         looks: Set after each look at the driver.
     """
 
-    def __init__(self, driver: ServedDriver, folder: Path) -> None:
-        self.stop, self.looks = Stop(), threading.Event()
-        # The test stops it, and no signal.
-        self.stop.listener.uninstall()
+    def __init__(self, driver: ServedDriver, folder: Path, stop: Stop) -> None:
+        self.stop, self.looks = stop, threading.Event()
         self._link = ContainerLink(driver.client(), folder, Deadlines())
         self._fetch, self._link.fetch = self._link.fetch, self._look  # type: ignore[method-assign]
         self._errors: list[PsfleetError] = []
@@ -74,8 +72,8 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedDr
         yield served
 
 
-def test_it_ends_once_the_driver_has_begun_again(driver: ServedDriver, tmp_path: Path) -> None:
-    staying = Staying(driver, tmp_path / "own")
+def test_it_ends_once_the_driver_has_begun_again(driver: ServedDriver, tmp_path: Path, stop: Stop) -> None:
+    staying = Staying(driver, tmp_path / "own", stop)
     staying.look()
     BEFORE.model_copy(update={"complete": (0, 1)}).write(tmp_path)
     staying.look()
@@ -85,15 +83,15 @@ def test_it_ends_once_the_driver_has_begun_again(driver: ServedDriver, tmp_path:
     assert str(error) == "the driver has begun again without the share of this worker"
 
 
-def test_it_ends_when_another_process_has_its_place(driver: ServedDriver, tmp_path: Path) -> None:
-    staying = Staying(driver, tmp_path / "own")
+def test_it_ends_when_another_process_has_its_place(driver: ServedDriver, tmp_path: Path, stop: Stop) -> None:
+    staying = Staying(driver, tmp_path / "own", stop)
     staying.look()
     driver.client().join()
     assert isinstance(staying.error(), ReplacedError)
 
 
-def test_it_waits_for_a_driver_that_is_started_again(driver: ServedDriver, tmp_path: Path) -> None:
-    staying = Staying(driver, tmp_path / "own")
+def test_it_waits_for_a_driver_that_is_started_again(driver: ServedDriver, tmp_path: Path, stop: Stop) -> None:
+    staying = Staying(driver, tmp_path / "own", stop)
     staying.look()
     driver.stop()
     staying.look()

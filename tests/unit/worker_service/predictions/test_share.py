@@ -35,10 +35,10 @@ class _Sum:
         return {"sum": np.repeat(sums[:, None], next(self._widths), 1).astype(self._dtype)}
 
 
-def _share(folder: Path, data: tf.data.Dataset, index: int, predictor: _Sum | None = None) -> Share:
+def _share(folder: Path, data: tf.data.Dataset, index: int, stop: Stop, predictor: _Sum | None = None) -> Share:
     request = Request(job="{}", data="data:set", workers=2)
     life = SignsOfLife.in_file(folder / "alive")
-    write_share(predictor or _Sum(), data.batch(3), _job(), request, FolderLink(folder, index), index, life, Stop())
+    write_share(predictor or _Sum(), data.batch(3), _job(), request, FolderLink(folder, index), index, life, stop)
     return Share.read(folder, index)
 
 
@@ -46,31 +46,31 @@ def _job() -> Job:
     return sample_job().model_copy(update={"program": "predicted_data:labelled"})
 
 
-def test_a_worker_predicts_every_second_batch_from_its_own_on(tmp_path: Path) -> None:
+def test_a_worker_predicts_every_second_batch_from_its_own_on(tmp_path: Path, stop: Stop) -> None:
     data = predicted_data.labelled()
-    shares = [_share(tmp_path, data, index) for index in range(2)]
+    shares = [_share(tmp_path, data, index, stop) for index in range(2)]
     assert [share.counts for share in shares] == [[3, 3], [3, 1]]
     assert {share.num_examples for share in shares} == {predicted_data.NUM_EXAMPLES}
     assert len({share.checksum for share in shares}) == 1
     found = np.frombuffer(values_file(tmp_path, 1, 0).read_bytes(), np.float32)
     sums = predicted_data.features().sum(1)
     np.testing.assert_array_equal(found, sums[[3, 4, 5, 9]])
-    other = _share(tmp_path, tf.data.Dataset.from_tensor_slices(predicted_data.features()[::-1]), 0)
+    other = _share(tmp_path, tf.data.Dataset.from_tensor_slices(predicted_data.features()[::-1]), 0, stop)
     assert other.checksum != shares[0].checksum, "another order"
 
 
-def test_predictions_need_a_row_for_each_example_of_one_shape(tmp_path: Path) -> None:
+def test_predictions_need_a_row_for_each_example_of_one_shape(tmp_path: Path, stop: Stop) -> None:
     data = predicted_data.labelled()
     with pytest.raises(ProgramError, match=r"sum has shape \[2, 1\], expected \[3, \.\.\.\]"):
-        _share(tmp_path, data, 0, _Sum(slice(1, None)))
+        _share(tmp_path, data, 0, stop, _Sum(slice(1, None)))
     with pytest.raises(ProgramError, match=r"sum float32 \[2\], and of an earlier sum float32 \[1\]"):
-        _share(tmp_path, data, 0, _Sum(widths=[1, 2]))
+        _share(tmp_path, data, 0, stop, _Sum(widths=[1, 2]))
     assert not list(tmp_path.glob("*.json"))
 
 
-def test_predicted_strings_are_refused(tmp_path: Path) -> None:
+def test_predicted_strings_are_refused(tmp_path: Path, stop: Stop) -> None:
     with pytest.raises(ProgramError, match="sum is a tensor of strings, expected numbers"):
-        _share(tmp_path, predicted_data.labelled(), 0, _Sum(dtype=object))
+        _share(tmp_path, predicted_data.labelled(), 0, stop, _Sum(dtype=object))
 
 
 @pytest.mark.parametrize(
@@ -88,6 +88,6 @@ def test_a_data_set_that_several_workers_cannot_predict_is_refused(tmp_path: Pat
         data_set(sample_job().model_copy(update={"program": f"refused_data:{name}"}), tmp_path)
 
 
-def test_an_empty_data_set_is_refused(tmp_path: Path) -> None:
+def test_an_empty_data_set_is_refused(tmp_path: Path, stop: Stop) -> None:
     with pytest.raises(ProgramError, match="the data set is empty, expected examples"):
-        _share(tmp_path, predicted_data.empty(), 0)
+        _share(tmp_path, predicted_data.empty(), 0, stop)
