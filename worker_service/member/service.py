@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 
 from psfleet.addresses import Address
 from psfleet.control.credentials import read_identity
 from psfleet.errors import BadJobError, ProgramError, PsfleetError
-from psfleet.service.process import Stop
+from psfleet.service.process import Stop, log_failure
 from psfleet.service.settings import Settings
 from psfleet.tf.server import boot
 from psfleet.tls.service_plane import ROLE as ROLE_OF_ALL
@@ -40,6 +41,8 @@ def serve(settings: Settings, stop: Stop) -> int:
         raise BadJobError("PSFLEET_SERVICE is missing, expected access of a member to a service as JSON")
     life = SignsOfLife.of_service(settings.out, ROLE, settings.index)
     life.start()
+    joined = threading.Event()
+    threading.Thread(target=end_before_joining, args=(stop, joined), name="stop", daemon=True).start()
     job, folder, weights = load(access.member)
     life.begin(f"program {job.program!r} to be loaded and built", job.deadlines.first_secs)
     model = ServedModel(job, folder, weights)
@@ -55,9 +58,18 @@ def serve(settings: Settings, stop: Stop) -> int:
         ):
             newer.start()
             connection.join(weights.step)
+            joined.set()
             _log(weights.step)
             answer_all(connection, model, newer, life, stop, job.deadlines.stall_secs)
     raise stop.error()
+
+
+def end_before_joining(stop: Stop, joined: threading.Event) -> None:
+    """Ends this process at a signal, unless it answers queries: it may wait for a front that has ended, too."""
+    stop.event.wait()
+    if not joined.is_set():
+        code, _ = log_failure(logger, stop.error())
+        stop.end_process(code)
 
 
 def answer_all(
