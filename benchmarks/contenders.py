@@ -48,13 +48,24 @@ def stock(workload: Workload) -> Measures:
 def sockets(workload: Workload, *, is_colocated: bool = False) -> Measures:
     """Bare sockets, 2 workers + 1 ps; colocated: 2 workers, each of which owns a half of the parameters."""
     owners = [address.data for address in free_addresses(NUM_WORKERS if is_colocated else 1)]
-    command = ["env", *(f"{name}={value}" for name, value in MEMORY.items())]
-    command += python("benchmarks.bare_sockets", "--owners", json.dumps(owners), "--workload", workload.to_json())
+    command = [*_with_memory("benchmarks.bare_sockets"), "--owners", json.dumps(owners)]
+    command += ["--workload", workload.to_json()]
     with Children() as children, cpu_time(children.pids) as cpu:
         if not is_colocated:
             children.start("sockets-ps", [*command, "--index=-1"])
         workers = [children.start(f"sockets-{index}", [*command, f"--index={index}"]) for index in range(NUM_WORKERS)]
         return measured(children, workers, cpu, workload, gradients=NUM_WORKERS)
+
+
+def runtime(workload: Workload) -> Measures:
+    """Queues in TensorFlow's runtime, 2 workers + 1 ps."""
+    ps, *workers = (address.data for address in free_addresses(1 + NUM_WORKERS))
+    command = [*_with_memory("benchmarks.bare_runtime"), "--cluster", json.dumps({"ps": [ps], "worker": workers})]
+    command += ["--workload", workload.to_json()]
+    with Children() as children, cpu_time(children.pids) as cpu:
+        children.start("runtime-ps", [*command, "--index=-1"])
+        started = [children.start(f"runtime-{index}", [*command, f"--index={index}"]) for index in range(NUM_WORKERS)]
+        return measured(children, started, cpu, workload, gradients=NUM_WORKERS)
 
 
 def measured(
@@ -93,6 +104,11 @@ def python(module: str, *arguments: str) -> list[str]:
 def run_secs(workload: Workload) -> float:
     """Deadline of a run whose processes have started."""
     return START_SECS + workload.total_steps * (STEP_SECS + workload.wait_ms / 1000)
+
+
+def _with_memory(module: str) -> list[str]:
+    """A command line of that module, whose memory is that of psfleet's processes."""
+    return ["env", *(f"{name}={value}" for name, value in MEMORY.items()), *python(module)]
 
 
 def _stock(cluster: dict[str, list[str]], role: str, index: int, workload: Workload) -> list[str]:

@@ -32,6 +32,10 @@ SYNC_GOALS = (
     Comparison("psfleet", "compute"),
     Comparison("psfleet", "sockets"),
     Comparison("psfleet colocated", "sockets colocated"),
+    Comparison("psfleet", "runtime"),
+    Comparison("runtime", "ddp"),
+    Comparison("runtime", "ray"),
+    Comparison("runtime", "stock"),
     Comparison("sockets", "ddp"),
     Comparison("sockets", "ray"),
     Comparison("sockets", "stock"),
@@ -51,7 +55,8 @@ GOALS = {
 TEXT = """A ReLU MLP 784-hidden-hidden-10, batch {batch} per worker, {optimizer}, 2 workers and 1 ps on loopback.
 `psfleet colocated` has a ps in each worker (`fleet.colocate`). `compute` is one process without a ps. `sockets` is
 the least that a ps must do: TensorFlow's gradient and update, and between them bytes over TCP, without an RPC
-library, counts, checks or recovery. `stock` is the recipe of TensorFlow 1 (`replica_device_setter`,
+library, counts, checks or recovery. `runtime` is the same in TensorFlow's runtime: a ps that consists of queues and one
+variable. `stock` is the recipe of TensorFlow 1 (`replica_device_setter`,
 `SyncReplicasOptimizer`, `MonitoredTrainingSession`), `ddp` PyTorch's DistributedDataParallel with gloo, `ray` two
 actors that train with TensorFlow and whose weights are averaged after each step, `ps_strategy` TensorFlow 2's
 ParameterServerStrategy with a coordinator. Steps of `psfleet async` and `ps_strategy` are global steps, of one
@@ -96,6 +101,7 @@ def plan(hidden: int, args: argparse.Namespace) -> Plan:
         Contender("psfleet colocated", partial(psfleet, workload, [*args.overrides, *COLOCATED])),
         Contender("sockets", partial(contenders.sockets, workload)),
         Contender("sockets colocated", partial(contenders.sockets, workload, is_colocated=True)),
+        Contender("runtime", partial(contenders.runtime, workload)),
         Contender("stock", partial(contenders.stock, workload)),
         Contender("ddp", partial(starting.ddp, workload), "torch"),
         Contender("ray", partial(starting.ray, workload), "ray"),
