@@ -71,7 +71,7 @@ def clear_text_warning(host: str, has_tls: bool) -> str:
     """The warning for a service whose tokens and queries others may read on the network; empty: they cannot."""
     if has_tls or host in LOOPBACK:
         return ""
-    return f"--host {host} without --tls-cert: tokens and queries travel in clear text"
+    return "without --tls-cert, tokens and queries travel in clear text"
 
 
 def read_token(host: str, file: Path | None) -> str:

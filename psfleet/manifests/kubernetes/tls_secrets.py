@@ -41,13 +41,17 @@ def ensure_certificates(job: Job) -> None:
         )  # fmt: skip
 
 
-def tls_secrets(job: Job) -> list[dict[str, Any]]:
+def tls_secrets(job: Job, *, has_ps: bool = True) -> list[dict[str, Any]]:
     """The Secrets of the roles that a run has; none without TLS. The authority's key stays on this machine.
+
+    Args:
+        job: The job.
+        has_ps: Whether there are ps: a study, a prediction and a service have none.
 
     Raises:
         UsageError: The certificates cannot be read.
     """
-    roles = (PS, LOADER, WORKER) if job.input.num_loaders else (PS, WORKER)
+    roles = [*([PS] if has_ps else []), *([LOADER] if job.input.num_loaders else []), WORKER]
     return _secrets(job.name, roles, RUN) if job.tls else []
 
 

@@ -93,7 +93,7 @@ class Kubernetes:
         objects = rendered(request)
         if job.tls and not request.fleet:
             ensure_certificates(job)
-            objects += tls_secrets(job)
+            objects += tls_secrets(job, has_ps=request.activity is None)
         self._objects.require_own(job.name, objects)
         self.remove(job.name, results=request.fresh)
         needed, making, last = in_order(job.name, objects)

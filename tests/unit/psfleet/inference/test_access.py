@@ -122,7 +122,7 @@ def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
 
 
 def test_tokens_and_queries_that_others_may_read_have_a_warning() -> None:
-    warning = "--host 0.0.0.0 without --tls-cert: tokens and queries travel in clear text"
+    warning = "without --tls-cert, tokens and queries travel in clear text"
     assert clear_text_warning("0.0.0.0", has_tls=False) == warning
     assert clear_text_warning("0.0.0.0", has_tls=True) == ""
     assert clear_text_warning("127.0.0.1", has_tls=False) == ""

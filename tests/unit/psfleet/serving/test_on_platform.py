@@ -39,7 +39,7 @@ def test_a_new_service_is_started_and_awaited(tmp_path: Path) -> None:
     assert (found.applied, found.removed) == ([made], [])
     assert said == [
         "digits: a front and 2 members in containers start",
-        "--host 0.0.0.0 without --tls-cert: tokens and queries travel in clear text",
+        "without --tls-cert, tokens and queries travel in clear text",
     ]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.activity_samples import ACTIVITY, driven_job
 from support.kubernetes_api import Api, Asked
 from support.service_samples import of_cluster
 
@@ -136,6 +137,12 @@ def test_a_fleet_that_an_older_psfleet_started_is_not_ended_before_it_has_saved(
     workers["status"] = {"conditions": [{"type": "Failed", "status": "True", "reason": "x", "message": ""}]}
     down(platform, "linear", results=False)
     assert set(api.objects) == {("persistentvolumeclaims", "linear")}
+
+
+def test_a_fleet_without_ps_has_the_certificate_of_workers_alone(api: Api) -> None:
+    study = driven_job(tls=True)
+    Kubernetes().apply(Request(study, JOB, activity=ACTIVITY))
+    assert [name for kind, name in api.objects if kind == "secrets"] == [f"{study.name}-worker-tls"]
 
 
 def test_down_removes_what_is_left_of_a_fleet_without_jobs(api: Api) -> None:
