@@ -6,6 +6,7 @@ constants.
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import tempfile
@@ -36,6 +37,10 @@ BUCKETS = 16
 """On each ps: pushed, updated and pulled one after the other, so that both directions of a link are in use at once."""
 GOALS = (
     Comparison("line rate", "psfleet", 0.9, is_minimum=True),
+    Comparison("line rate", "tcp"),
+    Comparison("tcp", "psfleet"),
+    Comparison("tcp colocated", "psfleet colocated"),
+    Comparison("tcp colocated", "ddp"),
     Comparison("psfleet bfloat16", "psfleet", 0.55),
     Comparison("psfleet colocated", "ddp", 0.9),
     Comparison("psfleet bfloat16 colocated", "ddp bfloat16", 0.9),
@@ -45,7 +50,8 @@ host is a network namespace, on a switch by a link that HTB limits in both direc
 and each worker, or with `fleet.colocate` (`colocated`) one process for both; `psfleet task` starts its processes. Its
 `update.bucket_bytes` is a sixteenth of a shard. DDP with gloo has one for each worker. `line rate` is how long the link
 of a worker is busy with the model in one direction, with the headers of TCP on Ethernet: the limit of a step with a ps
-on another host in which pulls overlap pushes."""
+on another host in which pulls overlap pushes. `tcp` is how long plain connections take for the bytes of such a step,
+both ways at once, and `tcp colocated` for those of a step with a ps in each worker, which are the bytes of a ring."""
 
 
 def main() -> int:
@@ -74,6 +80,8 @@ def plan(megabits: int, size: int, steps: int | None) -> Plan:
     limit = {"step_ms": floor_ms(4 * trained.num_parameters, megabits)}
     ways = [
         Contender("line rate", lambda: limit),
+        Contender("tcp", partial(tcp, trained, size, megabits)),
+        Contender("tcp colocated", partial(tcp, trained, size, megabits, is_colocated=True)),
         Contender("psfleet", partial(psfleet, trained, size, megabits)),
         Contender("psfleet bfloat16", partial(psfleet, trained, size, megabits, narrow)),
         Contender("psfleet colocated", partial(psfleet, trained, size, megabits, is_colocated=True)),
@@ -127,6 +135,31 @@ def task(role: str, index: int, ps: Sequence[Host], out: str, flags: Sequence[st
     at = ",".join(f"{host.ip}:{PS_PORT}" for host in ps)
     place = ("--role", role, "--index", str(index), "--ps", at)
     return python("psfleet", "task", str(WAITING_JOB), *place, "--out", out, *flags)
+
+
+def tcp(trained: Workload, size: int, megabits: int, *, is_colocated: bool = False) -> Measures:
+    """Sends and receives the bytes of a step, without a step.
+
+    Each worker sends each ps a shard, and gets one from it; with a ps in each worker, so does each from each other.
+    """
+    with (
+        hosts(size if is_colocated else 2 * size, megabits) as made,
+        Children() as children,
+        cpu_time(children.pids) as cpu,
+    ):
+        addresses = [f"{host.ip}:{PS_PORT}" for host in made]
+        floats = math.ceil(trained.num_parameters / size) * (2 if is_colocated else 1)
+        started = []
+        for index, host in enumerate(made):
+            if is_colocated:
+                connect, accept = addresses[index + 1 :], index
+            else:
+                connect, accept = (addresses[size:], 0) if index < size else ([], size)
+            arguments = ("--own", addresses[index], "--connect", json.dumps(connect), "--accept", str(accept))
+            rest = ("--floats", str(floats), "--workload", trained.to_json())
+            command = host.command(python("benchmarks.duplex", *arguments, *rest))
+            started.append(children.start(f"tcp-{index}", command))
+        return measured(children, started, cpu, trained, gradients=size)
 
 
 def ddp(trained: Workload, size: int, megabits: int, wire: str = "float32") -> Measures:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
+import shutil
 import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -109,6 +110,23 @@ def test_the_best_trials_of_a_study_are_an_ensemble(space: Space) -> None:
         np.testing.assert_allclose(await_both(service, rows), np.mean(weights) * rows, rtol=1e-5)
     space.psfleet("down", service.name, secs=START_SECS)
     assert left(space) == []
+
+
+def test_a_study_is_served_from_its_claim_if_its_results_are_not_here(space: Space) -> None:
+    choices = {"optimizer.learning_rate": {"choice": [0.01, 0.02]}}
+    (space.folder / "study").mkdir()
+    study = SweptStudy.make(space.folder / "study", choices, {"predicts": True, "folder": "/tmp"}, fleet={"workers": 2})
+    file, out = study.folder / "study.yaml", space.folder / "elsewhere"
+    space.psfleet("sweep", str(file), "--out", str(out), secs=2 * START_SECS)
+    weights = [safetensors.numpy.load_file(path)["w"] for path in (out / "weights").iterdir()]
+    shutil.rmtree(out)
+    service = KindService(space, (file,), "swept")
+    service.serve("--top", "2", *OPTIONS)
+    rows = np.array([1, 2, 4], np.float32)
+    with service.connected(rows):
+        np.testing.assert_allclose(await_both(service, rows), np.mean(weights) * rows, rtol=1e-5)
+    space.psfleet("down", service.name, secs=START_SECS)
+    assert left(space) == ["persistentvolumeclaim/swept"]
 
 
 def test_a_checkpoint_in_a_store_is_served(space: Space, s3: S3Server) -> None:

@@ -2,55 +2,23 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from benchmarks.bare_sockets import MAX_PIECES, Link, Owner, Worker, accepted, beside_ps, colocated, connected
+from benchmarks.bare_sockets import Owner, Worker, beside_ps, colocated
+from benchmarks.tcp_links import accepted, connected
 from benchmarks.workload import LEARNING_RATE, NUM_WORKERS, Workload
 from psfleet.addresses import Address
 from psfleet.processes.ports import free_addresses
 
+pytestmark = pytest.mark.usefixtures("closed_links")
+
 WORKLOAD = Workload(3, "sgd", steps=2, warmup_steps=0)
 STEPS = 2
 SECS = 60.0
-
-
-@pytest.fixture(autouse=True)
-def _closed_links(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Closes the connections of a test."""
-    made: list[Link] = []
-    init = Link.__init__
-
-    def kept(self: Link, connection: socket.socket) -> None:
-        made.append(self)
-        init(self, connection)
-
-    monkeypatch.setattr(Link, "__init__", kept)
-    yield
-    for link in made:
-        link.close()
-
-
-def test_pieces_arrive_as_one_array() -> None:
-    pieces = [np.full(index % 3, index, np.float32) for index in range(2 * MAX_PIECES)]
-    pieces.append(np.arange(1 << 20, dtype=np.float32))
-    whole = np.concatenate(pieces)
-    first, second = tcp_pair()
-    with ThreadPoolExecutor(1) as pool:
-        sent = pool.submit(first.send, pieces)
-        np.testing.assert_array_equal(second.receive(np.empty_like(whole)), whole)
-        sent.result(SECS)
-
-
-def test_an_end_that_is_closed_is_an_error() -> None:
-    first, second = tcp_pair()
-    first.close()
-    with pytest.raises(EOFError):
-        second.receive(np.empty(1, np.float32))
 
 
 def with_ps(workers: Sequence[Worker]) -> list[np.ndarray]:
@@ -97,15 +65,6 @@ def test_a_step_applies_the_average_gradient(
     # New ones, whose parameters are the initial ones.
     for parameters in train([Worker(WORKLOAD, index, num_shards) for index in range(NUM_WORKERS)]):
         np.testing.assert_allclose(parameters, expected, atol=1e-6)
-
-
-def tcp_pair() -> tuple[Link, Link]:
-    """Both ends of a connection."""
-    address = free_addresses(1)[0]
-    with ThreadPoolExecutor(1) as pool:
-        accepting = pool.submit(accepted, address, 1)
-        first = connected(address)
-        return first, accepting.result(SECS)[0]
 
 
 def repeat(step: Callable[..., object], arguments: Sequence[int] = ()) -> None:
