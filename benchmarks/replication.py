@@ -104,7 +104,7 @@ def fleet(kind: str, workers: int, wait_ms: int) -> Iterator[psfleet.Run]:
     job = {
         "name": f"bench-{kind.replace('_', '-')}",
         "program": "program:build",
-        "options": {"shapes": [[FEATURES]], "wait_ms": wait_ms},
+        "options": {"shapes": [[FEATURES]], "wait_ms": wait_ms, "is_lent": True},
         "fleet": {"ps": 1, "workers": workers},
         "update": {"replication": kind},
         "optimizer": {"name": "sgd", "learning_rate": 0.001},

@@ -16,6 +16,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
+from tensorflow.python.data.experimental.ops import testing
 
 import psfleet
 from psfleet.callbacks import RunInfo
@@ -29,7 +30,11 @@ BYTES_ACKED = 120
 
 
 def build(
-    shapes: Sequence[Sequence[int]], wait_ms: int = 0, slow_share: float = 0.0, slow_factor: int = 1
+    shapes: Sequence[Sequence[int]],
+    wait_ms: int = 0,
+    slow_share: float = 0.0,
+    slow_factor: int = 1,
+    is_lent: bool = False,
 ) -> psfleet.GraphProgram:
     """The program.
 
@@ -38,10 +43,11 @@ def build(
         wait_ms: How long a worker has nothing to do in each of its steps.
         slow_share: Share of a worker's steps that wait longer; each worker has others.
         slow_factor: How many times as long these wait.
+        is_lent: Whether workers run steps that another process has built, as with in-graph replication.
     """
 
     def loss(batch: tf.Tensor) -> tf.Tensor:
-        return waiting_loss(batch, shapes, wait_ms, slow_share, slow_factor)
+        return waiting_loss(batch, shapes, wait_ms, slow_share, slow_factor, is_lent)
 
     def train(shard_index: int, num_shards: int) -> tf.data.Dataset:
         del num_shards
@@ -56,9 +62,17 @@ def synthetic(shard_index: int) -> npt.NDArray[np.float32]:
 
 
 def waiting_loss(
-    batch: tf.Tensor, shapes: Sequence[Sequence[int]], wait_ms: int, slow_share: float = 0.0, slow_factor: int = 1
+    batch: tf.Tensor,
+    shapes: Sequence[Sequence[int]],
+    wait_ms: int,
+    slow_share: float = 0.0,
+    slow_factor: int = 1,
+    is_lent: bool = False,
 ) -> tf.Tensor:
-    """A float32 scalar of a batch, float32 [batch], and of variables, each of whose gradients is a constant."""
+    """A float32 scalar of a batch, float32 [batch], and of variables, each of whose gradients is a constant.
+
+    The arguments are those of `build`.
+    """
     ones = tf.compat.v1.ones_initializer()
     weights = [
         tf.compat.v1.get_variable(f"weights_{index}", list(shape), initializer=ones)
@@ -71,16 +85,26 @@ def waiting_loss(
             # The first example of a batch is above this quantile in that share of batches.
             is_slow = batch[0] > NormalDist().inv_cdf(1 - slow_share)
             waited = tf.where(is_slow, slow_factor * waited, waited)
-        wait = tf.numpy_function(_sleep, [waited], tf.int64) if wait_ms else waited
-    with tf.control_dependencies([wait]):
+        slept = (_slept_anywhere if is_lent else _slept)(waited) if wait_ms else waited
+    with tf.control_dependencies([slept]):
         means = tf.add_n([tf.reduce_mean(each) for each in weights])
         return tf.reduce_mean(tf.square(batch * means))
 
 
-def _sleep(microseconds: np.int64) -> np.int64:
-    """Sleeps without the interpreter's lock; the sleep of tf.data takes 6 ms of CPU time besides."""
-    time.sleep(int(microseconds) / 1e6)
-    return microseconds
+def _slept(microseconds: tf.Tensor) -> tf.Tensor:
+    """Is known after so many microseconds, int64 scalar, in the process that has built the graph."""
+
+    def sleep(number: np.int64) -> np.int64:
+        time.sleep(int(number) / 1e6)
+        return number
+
+    return tf.numpy_function(sleep, [microseconds], tf.int64)
+
+
+def _slept_anywhere(microseconds: tf.Tensor) -> tf.Tensor:
+    """As `_slept`, in any process, which knows no functions of others; takes 6 ms of CPU time besides."""
+    dataset = testing.sleep(microseconds)(tf.data.Dataset.range(0))
+    return dataset.reduce(np.int64(0), lambda state, _: state)
 
 
 class Measurements(psfleet.Callback):

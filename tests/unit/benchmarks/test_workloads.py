@@ -41,10 +41,15 @@ def test_a_simulated_loss_has_a_gradient_for_each_variable() -> None:
     np.testing.assert_allclose(found[1], scale / 5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("is_lent", [True, False])
 @pytest.mark.parametrize(("first", "slow"), [(10.0, True), (-10.0, False)])
-def test_a_batch_whose_first_example_is_rare_waits_longer(first: float, slow: bool) -> None:
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        loss = waiting_loss(tf.constant([first, 0.0]), [[2]], wait_ms=5, slow_share=0.05, slow_factor=40)
+def test_a_batch_whose_first_example_is_rare_waits_longer(first: float, slow: bool, is_lent: bool) -> None:
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
+        loss = waiting_loss(
+            tf.constant([first, 0.0]), [[2]], wait_ms=5, slow_share=0.05, slow_factor=40, is_lent=is_lent
+        )
+        # Another process would not find the function.
+        assert any("PyFunc" in operation.type for operation in graph.get_operations()) is not is_lent
         session.run(tf.compat.v1.global_variables_initializer())
         durations = []
         for _ in range(5):
