@@ -80,14 +80,14 @@ class Training:
         return {MEASURE: early_mb}
 
     def late(self) -> Measures:
-        """The memory before the last step of the newest training."""
+        """The memory at the last step of the newest training."""
         if self._late_mb is None:
             raise ChildError("the training failed")
         return {MEASURE: self._late_mb}
 
 
 def train(trained: Workload) -> tuple[float, float]:
-    """Megabytes of the ps after a tenth of the steps, and before the last one."""
+    """Megabytes of the ps after a tenth of the steps, and at the last one."""
     ps, *workers = free_addresses(1 + NUM_WORKERS)
     flags = [part for setting in settings(trained) for part in ("--set", setting)]
     with tempfile.TemporaryDirectory(prefix="psfleet-bench-") as out, Children() as children:
@@ -108,8 +108,7 @@ def train(trained: Workload) -> tuple[float, float]:
         read_report(Path(out), trained.total_steps)
         points = History(Path(out) / History.FILE_NAME).curve()
         early = next(point for point in points if point.step >= trained.total_steps // 10)
-        # The last one is that of a checkpoint, for which the ps copies its parameters and slots.
-        return memory.at(early.time), memory.at(points[-2].time)
+        return memory.at(early.time), memory.at(points[-1].time)
 
 
 class ResidentMemory:
