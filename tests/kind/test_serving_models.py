@@ -47,6 +47,21 @@ def left(space: Space) -> list[str]:
     return found.split()
 
 
+def weights_in(out: Path) -> list[np.ndarray]:
+    """Of the trials in the folder of a study's results."""
+    return [safetensors.numpy.load_file(path)["w"] for path in (out / "weights").iterdir()]
+
+
+def serve_both(space: Space, study: Path, weights: list[np.ndarray]) -> None:
+    """Serves both trials of a study, whose answer has the mean of these weights, and ends the service."""
+    service = KindService(space, (study,), "swept")
+    service.serve("--top", "2", *OPTIONS)
+    rows = np.array([1, 2, 4], np.float32)
+    with service.connected(rows):
+        np.testing.assert_allclose(await_both(service, rows), np.mean(weights) * rows, rtol=1e-5)
+    space.psfleet("down", service.name, secs=START_SECS)
+
+
 def test_run_folders_are_an_ensemble_whose_copies_go_with_it(space: Space) -> None:
     names = runs(space.folder)
     service = KindService(space, tuple(space.folder / name for name in names), "local")
@@ -102,13 +117,8 @@ def test_the_best_trials_of_a_study_are_an_ensemble(space: Space) -> None:
     study = SweptStudy.make(space.folder / "study", choices, {"predicts": True})
     file, out = study.folder / "study.yaml", space.folder / "studies" / "swept"
     commanded("sweep", str(file), "--out", str(out))
-    weights = [safetensors.numpy.load_file(path)["w"] for path in (out / "weights").iterdir()]
-    service = KindService(space, (file,), "swept")
-    service.serve("--top", "2", *OPTIONS)
-    rows = np.array([1, 2, 4], np.float32)
-    with service.connected(rows):
-        np.testing.assert_allclose(await_both(service, rows), np.mean(weights) * rows, rtol=1e-5)
-    space.psfleet("down", service.name, secs=START_SECS)
+    weights = weights_in(out)
+    serve_both(space, file, weights)
     assert left(space) == []
 
 
@@ -118,14 +128,9 @@ def test_a_study_is_served_from_its_claim_if_its_results_are_not_here(space: Spa
     study = SweptStudy.make(space.folder / "study", choices, {"predicts": True, "folder": "/tmp"}, fleet={"workers": 2})
     file, out = study.folder / "study.yaml", space.folder / "elsewhere"
     space.psfleet("sweep", str(file), "--out", str(out), secs=2 * START_SECS)
-    weights = [safetensors.numpy.load_file(path)["w"] for path in (out / "weights").iterdir()]
+    weights = weights_in(out)
     shutil.rmtree(out)
-    service = KindService(space, (file,), "swept")
-    service.serve("--top", "2", *OPTIONS)
-    rows = np.array([1, 2, 4], np.float32)
-    with service.connected(rows):
-        np.testing.assert_allclose(await_both(service, rows), np.mean(weights) * rows, rtol=1e-5)
-    space.psfleet("down", service.name, secs=START_SECS)
+    serve_both(space, file, weights)
     assert left(space) == ["persistentvolumeclaim/swept"]
 
 
