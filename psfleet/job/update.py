@@ -64,8 +64,9 @@ class Update(Section):
         description="Maximum bytes of a bucket, the parameters that are sent as one tensor; each ps divides its "
         "shard into equal buckets. In mode sync a bucket is averaged, updated and pulled while the next ones are "
         "pushed. Where a link of about 1 Gbit/s is the limit, 1/16 of a shard shortens a step by up to 40 %; faster "
-        "links gain nothing, because each bucket takes about 1 ms of CPU time of each worker and its ps. With `lamb`, "
-        "embedding tables or several losses all buckets are sent at once.",
+        "links gain nothing, because each bucket takes about 1 ms of CPU time of each worker and its ps. Of more than "
+        "64 buckets on all ps together several go at once. With `lamb`, embedding tables or several losses all buckets "
+        "are sent at once.",
     )
     stale: Stale = Field(default_factory=Stale, description="async, ssp: policy for stale gradients.")
     local_steps: PositiveInt | None = Field(

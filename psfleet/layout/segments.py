@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from psfleet.layout.buckets import Bucket, buckets
@@ -26,8 +27,15 @@ class Segment:
         return self.index == 0
 
 
-def segments(layout: FlatLayout, shard: int, of_each_bucket: bool = False) -> tuple[Segment, ...]:
-    """The segments of a shard in ascending order: one of each bucket, or a single one."""
+def segments(layout: FlatLayout, shard: int, most: int = 1) -> tuple[Segment, ...]:
+    """The segments of a shard in ascending order.
+
+    Args:
+        most: There is one segment of each bucket, but no more than this; then they have equal numbers of buckets, or
+            some have one more.
+    """
     found = buckets(layout, shard)
-    groups = [(bucket,) for bucket in found] if of_each_bucket else [found]
-    return tuple(Segment(index, group) for index, group in enumerate(groups)) or (Segment(0, ()),)
+    number = max(1, min(most, len(found)))
+    bounds = [len(found) * index // number for index in range(number + 1)]
+    pairs = itertools.pairwise(bounds)
+    return tuple(Segment(index, found[start:stop]) for index, (start, stop) in enumerate(pairs))

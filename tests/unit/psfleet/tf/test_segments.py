@@ -9,6 +9,7 @@ import pytest
 from psfleet.job.job import Job, parse_job
 from psfleet.layout import EmbeddingSpec, Layout, Losses, TensorSpec
 from psfleet.tf import keeps_previous, shard_segments
+from psfleet.tf.segments import MAX_SEGMENTS
 
 MIB = 1 << 20
 SMALL = {"bucket_bytes": MIB}
@@ -37,6 +38,17 @@ def num_segments(job: Job, num_bytes: int, losses: Losses = (), tables: tuple[Em
 @pytest.mark.parametrize(("num_ps", "expected"), [(1, 8), (2, 4), (8, 1)])
 def test_in_sync_mode_each_bucket_is_a_segment(num_ps: int, expected: int) -> None:
     assert num_segments(job_of(num_ps, update=SMALL), 8 * MIB) == [expected] * num_ps
+
+
+@pytest.mark.parametrize(("num_ps", "expected"), [(1, MAX_SEGMENTS), (3, MAX_SEGMENTS // 3), (200, 1)])
+def test_many_small_buckets_are_in_a_few_segments(num_ps: int, expected: int) -> None:
+    """Each takes milliseconds of a step, and of the start of a worker."""
+    assert num_segments(job_of(num_ps, update={"bucket_bytes": 4096}), 8 * MIB) == [expected] * num_ps
+
+
+def test_replicas_of_one_graph_share_the_number_of_segments() -> None:
+    job = job_of(workers=4, update={"bucket_bytes": 4096, "replication": "in_graph"})
+    assert num_segments(job, 8 * MIB) == [MAX_SEGMENTS // 4]
 
 
 @pytest.mark.parametrize(
