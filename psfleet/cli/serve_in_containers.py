@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,10 +9,10 @@ from pathlib import Path
 
 import typer
 
-from psfleet.cli.arguments import option_words
 from psfleet.errors import SIGNAL_BASE, UsageError
 from psfleet.inference.access import LOOPBACK
 from psfleet.job.service_access import FrontOptions, Mode
+from psfleet.launch.failed_start import down_command
 from psfleet.launch.platform import COMPOSE, KUBERNETES
 from psfleet.platforms.choice import platform, require_known
 from psfleet.serving.on_platform import serve_on, service_name, service_request
@@ -46,8 +45,7 @@ def serve_in_containers(wanted: Wanted, out: Path | None, on: str, context: str 
     sources = find_models(place, wanted.models, wanted.top, wanted.step, wanted.best, wanted.name, reads_stores)
     options = _in_cluster(wanted.options, service_name(sources)) if on == KUBERNETES else wanted.options
     request = service_request(sources, wanted.mode, wanted.replicas, options, wanted.metrics_port)
-    where = option_words({"--on": on, "--context": context, "--namespace": namespace})
-    down = shlex.join(["psfleet", "down", request.job.name, *where])
+    down = down_command(request.job.name, on, context, namespace)
     try:
         is_new = serve_on(place, request, _say, down)
         if on == KUBERNETES and not is_new:

@@ -11,7 +11,7 @@ from psfleet.errors import LostPeerError, PsfleetError, UsageError
 from psfleet.job.activity import SERVICE, Activity, shown_role
 from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import Job, job_from_json
-from psfleet.launch.failed_start import remove_failed
+from psfleet.launch.failed_start import down_command, remove_failed
 from psfleet.launch.platform import KUBERNETES, Member, Request
 from psfleet.manifests.kubernetes.names import CHIEF, JOB_KEY, LOADER, WORKER, component_name, first_index
 from psfleet.manifests.kubernetes.on_fleet import require_served
@@ -108,7 +108,7 @@ class Kubernetes:
             self._objects.set_owner(owned, owner, (last["apiVersion"], last["kind"]))
         except PsfleetError as error:
             if plan is not None:
-                down = f"psfleet down {job.name} --on {KUBERNETES}"
+                down = down_command(job.name, KUBERNETES, self._context, self._namespace)
                 remove_failed(partial(self.remove, job.name, False), error, down)
             raise
         self._renewals[job.name] = renewal_of(self._cluster, job, request.fleet)

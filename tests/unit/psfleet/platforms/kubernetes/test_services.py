@@ -249,10 +249,10 @@ def test_a_request_that_is_refused_between_others_leaves_nothing(
 
     monkeypatch.setattr(api, "answer", refusing)
     keeps = True
-    ends = rf"`psfleet down {NAME} --on kubernetes` ends it"
+    ends = rf"`psfleet down {NAME} --on kubernetes --namespace other` ends it"
     stays = rf"front: exceeded quota; what was started stays, {ends}: Kubernetes refuses to del"
     with pytest.raises(UsageError, match=stays):
-        start(Kubernetes(), of_cluster(tmp_path))
+        start(Kubernetes(namespace="other"), of_cluster(tmp_path))
     assert ("configmaps", NAME) in api.objects
     keeps = False
     with pytest.raises(UsageError, match=rf"apply Deployment {NAME}-front: exceeded quota$"):
