@@ -31,17 +31,23 @@ import os, shutil, sys, tarfile, uuid
 
 target, manifest = sys.argv[1:]
 part = f".{uuid.uuid4().hex}.part"
-copied = set()
+held, copied = [], set()
 try:
     with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
         for entry in archive:
             path = os.path.join(target, entry.name)
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            folder = os.path.dirname(path)
+            os.makedirs(folder, exist_ok=True)
+            held.append(path)
             with open(path + part, "wb") as file:
                 shutil.copyfileobj(archive.extractfile(entry), file)
-            os.replace(path + part, path)
+            is_checkpoint = os.path.basename(os.path.dirname(folder)) == "checkpoints"
             if os.path.basename(path) == manifest:
-                copied.add(os.path.dirname(path))
+                copied.add(folder)
+            elif is_checkpoint:
+                continue
+            while held:
+                os.replace(held[0] + part, held.pop(0))
     for checkpoints in {os.path.dirname(folder) for folder in copied}:
         others = {os.path.join(checkpoints, each) for each in os.listdir(checkpoints)} - copied
         for folder in others:
@@ -50,9 +56,14 @@ try:
                 shutil.rmtree(folder, ignore_errors=True)
 except OSError as error:
     sys.exit(str(error))
+finally:
+    for path in held:
+        if os.path.exists(path + part):
+            os.remove(path + part)
 """
 """Unpacks an archive of files, each of which appears as a whole: members may read there, and another command write.
 
+Those of a checkpoint appear at once, when its manifest has come: there may be one of the same step, of an earlier run.
 Then it deletes the other checkpoints of a run, which would fill the claim, or be of later steps of an earlier run, if
 the new one is whole: a connection that breaks may end the archive between two files. It ends with the archive, because
 the API cannot close the command's input."""

@@ -16,6 +16,7 @@ from support.exported_run import BIAS, KERNEL, trained, with_checkpoint
 from support.service_samples import of_cluster, plan_of, with_plan
 
 from psfleet.checkpoint import versions
+from psfleet.checkpoint.tensors import read_tensors
 from psfleet.control.relay_client import CommandEnd
 from psfleet.errors import LostPeerError
 from psfleet.job.service_access import MemberSource
@@ -129,20 +130,29 @@ def test_a_manifest_is_the_last_file_of_its_checkpoint(tmp_path: Path) -> None:
     assert [name.rpartition("/")[2] == "manifest.json" for name in names] == [False] * (len(names) - 1) + [True]
 
 
-def test_a_copy_that_breaks_off_between_two_files_leaves_the_one_before(tmp_path: Path, claim: Path) -> None:
-    (tmp_path / "run").mkdir()
-    trained(tmp_path / "run")
-    copied(tmp_path, run_model(tmp_path / "run"))
-    before = versions.find(claim / "models" / "0").step
+@pytest.mark.parametrize("step", [7, 9])
+def test_a_copy_that_breaks_off_between_two_files_leaves_the_one_before(step: int, tmp_path: Path, claim: Path) -> None:
+    """Also that of the same step, of an earlier run: a member that starts again finds no mixture of the two."""
+    for name in ("run", "fresh"):
+        (tmp_path / name).mkdir()
+        trained(tmp_path / name)
     with_checkpoint(tmp_path / "run", 7, KERNEL, BIAS)
-    files = model_files(run_model(tmp_path / "run"))
+    copied(tmp_path, run_model(tmp_path / "run"))
+    before = versions.find(claim / "models" / "0")
+    with_checkpoint(tmp_path / "fresh", step, 2 * KERNEL, BIAS)
+    files = model_files(run_model(tmp_path / "fresh"))
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w|") as made:
         for name, path in [*files.items()][:-1]:
             made.add(path, f"models/0/{name}")
     words = [sys.executable, "-c", SCRIPT, str(claim), "manifest.json"]
     subprocess.run(words, input=archive.getvalue(), check=True, timeout=60)
-    assert versions.find(claim / "models" / "0").step == before
+    found = versions.find(claim / "models" / "0")
+    assert (found.step, found.parts) == (before.step, before.parts)
+    assert [tensor for name, tensor in read_tensors(found).items() if name.endswith("kernel")] == [
+        pytest.approx(KERNEL)
+    ]
+    assert not [*claim.rglob("*.part")]
 
 
 def test_two_commands_may_copy_a_file_at_the_same_time(tmp_path: Path) -> None:
