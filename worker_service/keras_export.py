@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.export.export_utils import get_input_signature
 from keras.src.models.functional import Functional
 
 from psfleet.checkpoint import versions
@@ -26,12 +27,18 @@ ONLY_INPUT = "args_0"
 
 def saved_model(model: keras.Model, x: Any, folder: Path, job: Job) -> Callable[[Any], Any]:
     """Writes a SavedModel, and returns the function that a server of it calls."""
-    given = {}
-    if not isinstance(model, keras.Sequential | Functional):
-        # Keras would take all inputs for float32.
-        given["input_signature"] = [_signature(x)]
+    # Keras would take all inputs of another model for float32.
+    is_known = isinstance(model, keras.Sequential | Functional)
+
+    def serve(*args: Any) -> Any:
+        # `model.export` leaves it out, so that layers like RandomFlip, whose default it is, would augment queries.
+        return model(*args, training=False)
+
     with saving(job, "exporting the model"):
-        model.export(folder, format="tf_saved_model", verbose=False, **given)
+        archive = keras.export.ExportArchive()
+        archive.track(model)
+        archive.add_endpoint("serve", serve, get_input_signature(model) if is_known else [_signature(x)])
+        archive.write_out(folder, verbose=False)
     with user_code(job, "loading the exported model"):
         loaded: Any = tf.saved_model.load(folder)
     return lambda inputs: loaded.serve(inputs)

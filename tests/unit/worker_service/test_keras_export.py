@@ -1,4 +1,4 @@
-"""Models with several inputs are exported whatever types and structure the examples have."""
+"""SavedModels of Keras models: inputs of any types and structure, and nothing random."""
 
 from __future__ import annotations
 
@@ -63,6 +63,16 @@ def test_a_model_with_two_inputs_is_served_by_their_names(tmp_path: Path, model:
     specs = served.structured_input_signature[1]
     (found,) = served(a=tf.constant(A, tf.float32), b=tf.cast(B, specs["b"].dtype)).values()
     np.testing.assert_allclose(found, A @ KERNEL + 1, rtol=1e-6)
+
+
+def test_layers_that_augment_in_training_are_the_identity_in_an_exported_model(tmp_path: Path) -> None:
+    layers = [keras.Input([2, 3]), keras.layers.RandomFlip("horizontal"), keras.layers.Dropout(0.5)]
+    model = keras.Sequential([*layers, keras.layers.GaussianNoise(1.0)])
+    x = tf.constant(np.arange(60, dtype=np.float32).reshape(10, 2, 3))
+    loaded = keras_export.saved_model(model, x, tmp_path, sample_job())
+    np.testing.assert_array_equal(loaded(x), x)
+    signature = tf.saved_model.load(tmp_path).signatures["serving_default"]
+    np.testing.assert_array_equal(next(iter(signature(x).values())), x)
 
 
 def test_inputs_of_another_number_than_those_of_the_model_stay_as_they_are() -> None:
