@@ -20,6 +20,9 @@ from psfleet.job.user_code import failure, user_code
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 """Of the predictions of a model that was loaded: another graph may add numbers in another order."""
+BFLOAT16_TOLERANCE = {"rtol": 2**-5, "atol": 2**-5}
+"""Of those of a model with layers that compute in bfloat16, which has 8 bits: a fused operation rounds once
+where several round each."""
 
 ONLY_INPUT = "args_0"
 """Name that Keras gives to the only input of a model that is neither Sequential nor functional."""
@@ -64,17 +67,20 @@ def compared(model: keras.Model, loaded: Callable[[Any], Any], x: Any, job: Job)
     with user_code(job, "predicting a batch with the exported model"):
         wanted, found = tf.nest.flatten(model(x, training=False)), tf.nest.flatten(loaded(x))
         pairs = [(np.asarray(one), np.asarray(other)) for one, other in zip(wanted, found, strict=True)]
-    require_equal(pairs, job)
+    is_rough = any(layer.compute_dtype == "bfloat16" for layer in model._flatten_layers())
+    require_equal(pairs, job, BFLOAT16_TOLERANCE if is_rough else TOLERANCE)
     return f"predictions of {len(pairs[0][0])} examples verified"
 
 
-def require_equal(pairs: Iterable[tuple[np.ndarray, np.ndarray]], job: Job) -> None:
+def require_equal(
+    pairs: Iterable[tuple[np.ndarray, np.ndarray]], job: Job, tolerance: Mapping[str, float] = TOLERANCE
+) -> None:
     """Raises ProgramError if predictions of the model and of the exported model differ."""
     for one, other in pairs:
         is_text = one.dtype == object
         if one.shape != other.shape:
             by = f"in shape {other.shape}"
-        elif np.array_equal(one, other) if is_text else np.allclose(one, other, **TOLERANCE, equal_nan=True):
+        elif np.array_equal(one, other) if is_text else np.allclose(one, other, **tolerance, equal_nan=True):
             by = ""
         else:
             by = "in strings" if is_text else f"by up to {np.abs(one - other).max():.3g}"

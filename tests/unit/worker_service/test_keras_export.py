@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import tensorflow as tf
 from support.program_samples import sample_job
 from support.rows import first_rows
 
+from psfleet.errors import ProgramError
 from worker_service import keras_export
 
 A = np.arange(8, dtype=np.float64).reshape(4, 2)
@@ -73,6 +75,17 @@ def test_layers_that_augment_in_training_are_the_identity_in_an_exported_model(t
     np.testing.assert_array_equal(loaded(x), x)
     signature = tf.saved_model.load(tmp_path).signatures["serving_default"]
     np.testing.assert_array_equal(next(iter(signature(x).values())), x)
+
+
+@pytest.mark.parametrize(
+    ("policy", "error", "refused"),
+    [("float32", 1e-6, False), ("float32", 0.01, True), ("mixed_bfloat16", 0.01, False), ("mixed_bfloat16", 0.1, True)],
+)
+def test_predictions_are_compared_with_the_precision_of_the_layers(policy: str, error: float, refused: bool) -> None:
+    model = keras.Sequential([keras.Input([2]), keras.layers.Dense(3, dtype=policy), keras.layers.Identity()])
+    x = tf.constant(A, tf.float32)
+    with pytest.raises(ProgramError, match="differ by up to") if refused else nullcontext():
+        keras_export.compared(model, lambda inputs: model(inputs) + error, x, sample_job())
 
 
 def test_inputs_of_another_number_than_those_of_the_model_stay_as_they_are() -> None:
