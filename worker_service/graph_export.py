@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+from tensorflow.core.protobuf.meta_graph_pb2 import TensorInfo
 
 from psfleet.checkpoint import versions
 from psfleet.checkpoint.manifest import Checkpoint
@@ -71,7 +72,8 @@ def _save(model: GraphModel, features: Any, folder: Path) -> dict[str, tf.Tensor
     """Writes the files; the placeholders by the names of the inputs."""
     inputs = by_name(tf.nest.pack_sequence_as(features, model.feeds), INPUTS)
     with model.session.graph.as_default():
-        signature = v1.saved_model.predict_signature_def(inputs, model.outputs())
+        infos = [{name: _info(each) for name, each in tensors.items()} for tensors in (inputs, model.outputs())]
+        signature = v1.saved_model.build_signature_def(*infos, v1.saved_model.signature_constants.PREDICT_METHOD_NAME)
         builder = v1.saved_model.Builder(str(folder))
         builder.add_meta_graph_and_variables(
             model.session,
@@ -82,3 +84,8 @@ def _save(model: GraphModel, features: Any, folder: Path) -> dict[str, tf.Tensor
         )
         builder.save()
     return inputs
+
+
+def _info(tensor: tf.Tensor) -> TensorInfo:
+    """Like `v1.saved_model.build_tensor_info`, which logs that it is deprecated."""
+    return TensorInfo(name=tensor.name, dtype=tensor.dtype.as_datatype_enum, tensor_shape=tensor.shape.as_proto())

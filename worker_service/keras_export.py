@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.export.export_utils import get_input_signature
 from keras.src.models.functional import Functional
 
 from psfleet.checkpoint import versions
@@ -19,6 +20,9 @@ from psfleet.job.user_code import failure, user_code
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 """Of the predictions of a model that was loaded: another graph may add numbers in another order."""
+BFLOAT16_TOLERANCE = {"rtol": 2**-5, "atol": 2**-5}
+"""Of those of a model with layers that compute in bfloat16, which has 8 bits: a fused operation rounds once
+where several round each."""
 
 ONLY_INPUT = "args_0"
 """Name that Keras gives to the only input of a model that is neither Sequential nor functional."""
@@ -26,12 +30,18 @@ ONLY_INPUT = "args_0"
 
 def saved_model(model: keras.Model, x: Any, folder: Path, job: Job) -> Callable[[Any], Any]:
     """Writes a SavedModel, and returns the function that a server of it calls."""
-    given = {}
-    if not isinstance(model, keras.Sequential | Functional):
-        # Keras would take all inputs for float32.
-        given["input_signature"] = [_signature(x)]
+    # Keras would take all inputs of another model for float32.
+    is_known = isinstance(model, keras.Sequential | Functional)
+
+    def serve(*args: Any) -> Any:
+        # `model.export` leaves it out, so that layers like RandomFlip, whose default it is, would augment queries.
+        return model(*args, training=False)
+
     with saving(job, "exporting the model"):
-        model.export(folder, format="tf_saved_model", verbose=False, **given)
+        archive = keras.export.ExportArchive()
+        archive.track(model)
+        archive.add_endpoint("serve", serve, get_input_signature(model) if is_known else [_signature(x)])
+        archive.write_out(folder, verbose=False)
     with user_code(job, "loading the exported model"):
         loaded: Any = tf.saved_model.load(folder)
     return lambda inputs: loaded.serve(inputs)
@@ -57,17 +67,20 @@ def compared(model: keras.Model, loaded: Callable[[Any], Any], x: Any, job: Job)
     with user_code(job, "predicting a batch with the exported model"):
         wanted, found = tf.nest.flatten(model(x, training=False)), tf.nest.flatten(loaded(x))
         pairs = [(np.asarray(one), np.asarray(other)) for one, other in zip(wanted, found, strict=True)]
-    require_equal(pairs, job)
+    is_rough = any(layer.compute_dtype == "bfloat16" for layer in model._flatten_layers())
+    require_equal(pairs, job, BFLOAT16_TOLERANCE if is_rough else TOLERANCE)
     return f"predictions of {len(pairs[0][0])} examples verified"
 
 
-def require_equal(pairs: Iterable[tuple[np.ndarray, np.ndarray]], job: Job) -> None:
+def require_equal(
+    pairs: Iterable[tuple[np.ndarray, np.ndarray]], job: Job, tolerance: Mapping[str, float] = TOLERANCE
+) -> None:
     """Raises ProgramError if predictions of the model and of the exported model differ."""
     for one, other in pairs:
         is_text = one.dtype == object
         if one.shape != other.shape:
             by = f"in shape {other.shape}"
-        elif np.array_equal(one, other) if is_text else np.allclose(one, other, **TOLERANCE, equal_nan=True):
+        elif np.array_equal(one, other) if is_text else np.allclose(one, other, **tolerance, equal_nan=True):
             by = ""
         else:
             by = "in strings" if is_text else f"by up to {np.abs(one - other).max():.3g}"

@@ -16,6 +16,7 @@ from psfleet.job.job import Job
 from psfleet.job.monitored import Monitored, is_loss
 from psfleet.job.program import KerasProgram
 from psfleet.job.watched_metrics import main_metric
+from psfleet.plurals import counted
 from worker_service import litert
 from worker_service.keras_export import compared, named_inputs, saved_model, saving
 
@@ -57,9 +58,10 @@ def write(model: keras.Model, x: Any, folder: Path, program: KerasProgram, job: 
         (folder / versions.LITERT_FILE).write_bytes(written)
     if not examples:
         return f"{verified}; Keras{_listed(before)}; litert float {len(content):,} bytes{_listed(after)}"
+    calibrated = f"calibrated on {counted(len(examples), 'training example')}"
     return (
         f"{verified}; float {len(content):,} bytes{_listed(before)}; int8 {len(written):,} bytes "
-        f"({len(written) / len(content):.2f} of float){_listed(after)}; calibrated on {len(examples)} training examples"
+        f"({len(written) / len(content):.2f} of float){_listed(after)}; {calibrated}"
     )
 
 

@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as v1
 from psfleet.addresses import Address
 from psfleet.errors import LostPeerError
 from psfleet.job.job import Job
-from psfleet.tf.server import cluster_config
+from psfleet.tf.server import cluster_config, fuse_what_runs
 from worker_service.accumulation import microbatches
 from worker_service.first_pull import NEWEST, pull_one_step
 from worker_service.in_graph.merged import ReplicaStep
@@ -56,6 +56,7 @@ class WorkerSession:
         peers: Mapping[int, str] | None = None,
     ) -> None:
         config = cluster_config(job, ps, step.worker_job, {index: own.data, **(peers or {})})
+        fuse_what_runs(config, step.graph)
         self._step, self.graph, self._index = step, step.graph, index
         self._job = job
         self._step_secs = job.deadlines.step_secs

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,7 +88,7 @@ def export_version(checkpoint: Checkpoint, out: Path, write: Callable[[Path], st
     """Has the model of a checkpoint written as `out/STEP`, which appears with all its files at once.
 
     Args:
-        out: Made if it is missing; has the versions of one model in one format.
+        out: Has the versions of one model in one format. Made if it is missing; without a version it does not stay.
         write: Writes the files of the version into a folder, and returns a summary.
 
     Raises:
@@ -97,6 +98,7 @@ def export_version(checkpoint: Checkpoint, out: Path, write: Callable[[Path], st
     exists = UsageError(f"--out {out}: version {checkpoint.step} exists, expected another folder, or another --step")
     if folder.exists():
         raise exists
+    is_new = not out.exists()
     try:
         out.mkdir(parents=True, exist_ok=True)
         # A hidden name, which is no number and thus no version.
@@ -112,6 +114,10 @@ def export_version(checkpoint: Checkpoint, out: Path, write: Callable[[Path], st
             os.rename(built, folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+            if is_new:
+                # It stays if it has a version.
+                with suppress(OSError):
+                    out.rmdir()
     except OSError as error:
         raise UsageError(f"--out {out} cannot be written: {error.strerror or error}") from error
     num_bytes = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +20,7 @@ from psfleet.job.sections import Deadlines
 from psfleet.launch.runs import has_live_run
 from psfleet.processes.validation import summary_of
 from psfleet.service.process_environment import require_tensorflow
+from psfleet.sweep.results import BEST
 
 MODULE = "worker_service.export"
 DEFAULT_EXAMPLES = 500
@@ -56,6 +58,11 @@ def export(
         raise UsageError(f"--format {kind}: expected one of {', '.join(versions.FORMATS)}")
     _check_options(kind, quantize, calibrate, max_loss)
     source = parse(run)
+    if isinstance(source, Path) and (source / BEST).is_file():
+        raise UsageError(
+            f"{run} has the results of a study, expected a run: "
+            f"`psfleet train {shlex.quote(str(source / BEST))}` trains the best trial again"
+        )
     checkpoint = versions.find(source, step, best, isinstance(source, Path) and has_live_run(source))
     examples = None if quantize is None else calibrate or DEFAULT_EXAMPLES
     request = versions.Request(checkpoint=str(checkpoint.folder), kind=kind, calibrate=examples, max_loss=max_loss)

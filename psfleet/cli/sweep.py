@@ -21,7 +21,7 @@ from psfleet.sweep.driver import Listener, Progress
 from psfleet.sweep.driver import sweep as run_study
 from psfleet.sweep.loaded_study import LoadedStudy, load_study
 from psfleet.sweep.on_platform import sweep_on
-from psfleet.sweep.progress_lines import finished_line, parameters_text
+from psfleet.sweep.progress_lines import finished_line, parameters_text, starting_line
 from psfleet.sweep.study_file import Study
 
 
@@ -66,11 +66,16 @@ def _here(loaded: LoadedStudy, folder: Path, fresh: bool, console: Console) -> P
 
 
 class _Lines(Listener):
-    """Prints a line for each finished trial."""
+    """Prints a line at the start, and for each finished trial."""
 
     def __init__(self, console: Console, study: Study) -> None:
         self._console = console
+        self._name = study.name
         self._metric = study.objective.metric
+
+    def starting(self, progress: Progress, workers: int) -> None:
+        """See `Listener`."""
+        _print(self._console, starting_line(self._name, progress, workers))
 
     def finished(self, trial: Any, progress: Progress) -> None:
         """See `Listener`."""

@@ -106,7 +106,8 @@ def from_list(name: str, datatype: str, shape: Sequence[int], data: list[Any]) -
     try:
         if datatype == BYTES:
             array = np.empty(len(flat), np.object_)
-            array[:] = [each.encode() if isinstance(each, str) else bytes(memoryview(each)) for each in flat]
+            _check_kinds(name, datatype, flat, {str, bytes})
+            array[:] = [each.encode() if isinstance(each, str) else each for each in flat]
         else:
             array = _numbers(name, datatype, dtype, flat)
     except (TypeError, ValueError, OverflowError) as error:
@@ -170,12 +171,18 @@ def _flat(name: str, data: list[Any]) -> list[Any]:
 
 def _numbers(name: str, datatype: str, dtype: np.dtype[Any], flat: list[Any]) -> np.ndarray:
     """Numbers that are not rounded to fit an integer type, and no text that NumPy would parse."""
-    kinds = set(map(type, flat))
-    if not kinds <= ({bool} if dtype == np.bool_ else {int, float}):
-        raise QueryError(Status.INVALID, f"input {name!r} has an element of another kind, expected {datatype}")
+    kinds = _check_kinds(name, datatype, flat, {bool} if dtype == np.bool_ else {int, float})
     if np.issubdtype(dtype, np.integer) and float in kinds:
         raise QueryError(Status.INVALID, f"input {name!r} has a fraction, expected {datatype}")
     return np.array(flat, dtype)
+
+
+def _check_kinds(name: str, datatype: str, flat: list[Any], expected: set[type]) -> set[type]:
+    """The types of elements, all of which are expected."""
+    kinds = set(map(type, flat))
+    if not kinds <= expected:
+        raise QueryError(Status.INVALID, f"input {name!r} has an element of another kind, expected {datatype}")
+    return kinds
 
 
 def _count(name: str, shape: Sequence[int]) -> int:

@@ -13,6 +13,8 @@ ERROR = "error"
 """Of a failed trial: its cause, in one line."""
 EXIT_CODE = "exit_code"
 """Of a failed trial: the exit code of the error."""
+DETAILS = "details"
+"""Of a trial in which the program failed: the traceback."""
 METRICS = "metrics"
 """Of a complete trial: the metrics of its evaluation by name."""
 

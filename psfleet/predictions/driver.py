@@ -14,6 +14,7 @@ from psfleet.driver.worker import Worker
 from psfleet.errors import ProgramError, UsageError
 from psfleet.job.prediction_files import Request
 from psfleet.job.sections import Deadlines
+from psfleet.plurals import counted
 from psfleet.predictions import files, folders
 from psfleet.predictions.source import Source
 from psfleet.processes.child import PREDICTION_WORKER
@@ -87,7 +88,7 @@ def drive(
 def summary(shares: files.Shares, source: Source, workers: int, secs: float) -> str:
     """What was predicted, in one line."""
     outputs = ", ".join(f"{each.name} {each.dtype} {[shares.num_examples, *each.shape]}" for each in shares.outputs)
-    return f"{outputs} of {source.name}, by {workers} workers in {secs:.1f} s"
+    return f"{outputs} of {source.name}, by {counted(workers, 'worker')} in {secs:.1f} s"
 
 
 def _complete(

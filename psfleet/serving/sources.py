@@ -15,6 +15,7 @@ from psfleet.job import trial_records
 from psfleet.job.job import Job, job_from_json
 from psfleet.job.reading import is_yaml_file, read_job_file
 from psfleet.job.service_access import MemberSource
+from psfleet.plurals import counted
 from psfleet.sweep import results
 from psfleet.sweep.database import DATABASE, opened, optuna_module, storage_errors
 from psfleet.sweep.loaded_study import load_study
@@ -147,8 +148,8 @@ def require_weights(number: int, top: int, where: str) -> None:
     """
     if number < top:
         raise UsageError(
-            f"--top {top}: {where} has weights of the best {number} trials, expected at most as many; `keep` of "
-            "the study file says how many are kept"
+            f"--top {top}: {where} has weights of the best {counted(number, 'trial')}, expected at most as many; only "
+            "complete trials have weights, as many as `keep` of the study file says"
         )
 
 

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 from psfleet import errors
 from psfleet.driver.worker import Worker
@@ -24,6 +24,11 @@ from psfleet.sweep.loaded_study import LoadedStudy
 from psfleet.sweep.storage import StoredStudy, num_trials
 from psfleet.sweep.workers import Workers, processes
 
+MIN_FAILED = 3
+"""So many trials fail, each with values of its own, before their failures are those of the program.
+
+With more workers it is their number.
+"""
 POLL_SECS = 0.05
 """Interval in which the driver looks for finished trials and dead workers."""
 
@@ -48,6 +53,9 @@ class Progress:
 
 class Listener:
     """Receives the progress of a study; this one ignores it."""
+
+    def starting(self, progress: Progress, workers: int) -> None:
+        """So many workers are started for the trials that are not finished."""
 
     def finished(self, trial: Any, progress: Progress) -> None:
         """A trial is complete, pruned or has failed."""
@@ -79,7 +87,7 @@ def sweep(
     Raises:
         UsageError: A package is missing, or another driver uses the folder.
         BadJobError: The folder has another study, or the program does not report the objective.
-        ProgramError: The program fails before any trial has made a step, or no trial is complete.
+        ProgramError: The program fails in the first trials before any has made a step, or no trial is complete.
         LostPeerError: A worker dies again and again.
         StorageError: The folder cannot be written, or another program has locked the database.
     """
@@ -117,13 +125,14 @@ class _Drive:
         # When `report.html` is written again (monotonic, in seconds).
         self._page_due = 0.0
         # An earlier driver may have died before it saw that the program fails.
-        self._repeat_unstarted()
+        self._repeat_unstarted(num_first=0)
         self._seen = {trial.number for trial in stored.finished()}
 
     def run(self, socket: str, workers: Workers) -> Progress:
         if not self._is_done():
             with self._stored.serving(socket):
                 try:
+                    self._listener.starting(self._progress(), workers.number)
                     workers.start()
                     self._until_done(workers)
                 finally:
@@ -131,8 +140,12 @@ class _Drive:
         self._write(is_last=True)
         found = self._progress()
         if not found.best:
-            last = found.finished[-1].user_attrs.get(trial_records.ERROR, "")
-            raise ProgramError(f"study {self._loaded.study.name}: no trial is complete, the last one failed: {last}")
+            last = found.finished[-1].user_attrs
+            raise ProgramError(
+                f"study {self._loaded.study.name}: no trial is complete, "
+                f"the last one failed: {last.get(trial_records.ERROR, '')}",
+                last.get(trial_records.DETAILS, ""),
+            )
         return found
 
     def _is_done(self) -> bool:
@@ -172,19 +185,28 @@ class _Drive:
 
     def _require_program(self) -> None:
         """Ends the study if a trial has failed as all others would; the next start repeats such trials."""
-        for trial in self._repeat_unstarted():
+        for trial in self._repeat_unstarted(max(MIN_FAILED, self._loaded.study.fleet.workers)):
             error = PsfleetError(str(trial.user_attrs.get(trial_records.ERROR)))
             error.exit_code = trial.user_attrs[trial_records.EXIT_CODE]
+            error.details = trial.user_attrs.get(trial_records.DETAILS, "")
             raise error
 
-    def _repeat_unstarted(self) -> list[Any]:
-        """Has the trials repeated that failed as all others would; returns them."""
+    def _repeat_unstarted(self, num_first: int) -> list[Any]:
+        """Has the trials repeated that failed as all others would; returns them.
+
+        Args:
+            num_first: Trials in which the program fails before it is the program that fails, and not their values; in
+                all of a smaller study.
+        """
         trials = self._stored.trials()
-        codes = {errors.BAD_JOB}
-        if not any(trial_records.STARTED in each.user_attrs for each in trials):
-            codes.add(errors.PROGRAM_FAILED)
         failed = [each for each in trials if each.state.name == "FAIL"]
-        found = [each for each in failed if each.user_attrs.get(trial_records.EXIT_CODE) in codes]
+        by_program = [each for each in failed if _exit_code(each) == errors.PROGRAM_FAILED]
+        # Without those that no worker has trained. Any of the first that is still running may make a step.
+        first = [each for each in trials if each not in failed or _exit_code(each) is not None][:num_first]
+        is_started = any(trial_records.STARTED in each.user_attrs for each in trials)
+        found = [each for each in failed if _exit_code(each) == errors.BAD_JOB]
+        if not is_started and len(first) >= min(num_first, self._total) and all(each in by_program for each in first):
+            found += by_program
         for each in found:
             self._stored.repeat(each)
         return found
@@ -205,6 +227,11 @@ class _Drive:
         """Of the trials that were seen: of those that finish at once, each has the number and the best of its own."""
         finished = [trial for trial in self._stored.finished() if trial.number in self._seen]
         return Progress(self._total, finished, results.best_first(self._loaded.study, finished))
+
+
+def _exit_code(trial: Any) -> int | None:
+    """Of the error by which a trial has failed; None: its values are no valid job, or its workers died."""
+    return cast("int | None", trial.user_attrs.get(trial_records.EXIT_CODE))
 
 
 def clear(folder: Path) -> None:

@@ -17,7 +17,7 @@ from psfleet.job.optimizer import Plateau
 from psfleet.job.problems import problem
 from psfleet.job.reading import path_loader, read_mapping
 from psfleet.job.sections import Deadlines
-from psfleet.sweep.study_file import Study
+from psfleet.sweep.study_file import Choice, Study
 
 IGNORED = ("fleet", "update", "checkpoint", "callbacks")
 """Sections of the job that a trial has not: it is one worker without ps."""
@@ -120,7 +120,29 @@ def _check_space(loaded: LoadedStudy, path: Path) -> None:
             try:
                 loaded.job_of({**first, name: value})
             except BadJobError as error:
-                raise BadJobError(f"{path}: with space.{name} = {value!r}: {error}") from error
+                blamed = _blamed(loaded, {name: value} | first | {name: value}, str(error))
+                raise BadJobError(f"{path}: {blamed}{error}") from error
+
+
+def _blamed(loaded: LoadedStudy, values: dict[str, Choice], problem: str) -> str:
+    """The value by which a job is not valid, for a message: the first one that is not valid alone, or else the first.
+
+    Returns:
+        Ends with a colon; empty if the job is not valid without any of them.
+    """
+    if _problem(loaded, {}) == problem:
+        return ""
+    names = [name for name, value in values.items() if _problem(loaded, {name: value}) == problem] or list(values)
+    return f"with space.{names[0]} = {values[names[0]]!r}: "
+
+
+def _problem(loaded: LoadedStudy, values: dict[str, Choice]) -> str:
+    """Why the job of a trial is not valid; empty if it is."""
+    try:
+        loaded.job_of(values)
+    except BadJobError as error:
+        return str(error)
+    return ""
 
 
 def _require_trainable(job: Job) -> None:

@@ -1,13 +1,26 @@
-"""A finished trial as a line for readers."""
+"""Progress of a study as lines for readers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from psfleet.job import trial_records
+from psfleet.plurals import counted
 
 if TYPE_CHECKING:
     from psfleet.sweep.driver import Progress
+
+
+def starting_line(name: str, progress: Progress, workers: int) -> str:
+    """What is started for the trials that are not finished.
+
+    Args:
+        name: Of the study.
+        workers: Their number.
+    """
+    left = counted(progress.total - len(progress.finished), "trial")
+    left += f" of {progress.total}, the others are finished" if progress.finished else ""
+    return f"{name}: starting {counted(workers, 'worker')} for {left} (importing TensorFlow takes some seconds)"
 
 
 def finished_line(trial: Any, progress: Progress, metric: str) -> str:

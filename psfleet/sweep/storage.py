@@ -126,7 +126,7 @@ class StoredStudy:
             # Optuna changes the lists of the trial that it gets.
             again = copy.deepcopy(lost)
             again.user_attrs[trial_records.LOSSES] = losses
-            for name in (trial_records.ERROR, trial_records.EXIT_CODE):
+            for name in (trial_records.ERROR, trial_records.EXIT_CODE, trial_records.DETAILS):
                 # Of a worker that died before it reported that the trial has failed.
                 again.user_attrs.pop(name, None)
             self._retry(self._study, again)

@@ -62,6 +62,11 @@ class Workers:
         # Numbers of the trials of workers that are not idle, by the worker's index.
         self._trials: dict[int, int] = {}
 
+    @property
+    def number(self) -> int:
+        """Of workers."""
+        return len(self._watcher.workers)
+
     def start(self) -> None:
         """Starts all processes."""
         for worker in self._watcher.workers:

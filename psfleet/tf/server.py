@@ -155,5 +155,15 @@ def cluster_config(job: Job, ps: Sequence[Address], worker_job: str, workers: Ma
     return config
 
 
+def fuse_what_runs(config: v1.ConfigProto, graph: tf.Graph) -> None:
+    """Has Grappler fuse no operations of a graph with convolutions in bfloat16.
+
+    In a session on a server it fuses Conv2D and BiasAdd, on CPUs for which oneDNN has bfloat16, into an operation that
+    has no kernel for that type: what replaces it in a session of one process does not run.
+    """
+    if any(each.type == "Conv2D" and each.outputs[0].dtype == tf.bfloat16 for each in graph.get_operations()):
+        config.graph_options.rewrite_options.remapping = RewriterConfig.OFF
+
+
 _alive: list[v1.train.Server] = []
 """References: a server stops when it is garbage collected."""

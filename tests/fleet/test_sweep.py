@@ -98,7 +98,8 @@ def test_a_study_whose_program_is_mended_repeats_the_trials_that_failed_by_it(tm
     text = program.read_text()
     program.write_text("raise ValueError('not yet')\n")
     done = study.run()
-    assert (done.returncode, "not yet" in done.stderr) == (70, True), done.stdout + done.stderr
+    assert done.returncode == 70, done.stdout + done.stderr
+    assert "raise ValueError('not yet')\nValueError: not yet\npsfleet: " in done.stderr
     program.write_text(text)
     done = study.run()
     assert done.returncode == 0, done.stdout + done.stderr

@@ -141,4 +141,5 @@ def _fail(trial: optuna.trial.Trial, study: optuna.Study, error: PsfleetError) -
     )
     trial.set_user_attr(trial_records.ERROR, str(error))
     trial.set_user_attr(trial_records.EXIT_CODE, error.exit_code)
+    trial.set_user_attr(trial_records.DETAILS, error.details)
     study.tell(trial, state=optuna.trial.TrialState.FAIL)

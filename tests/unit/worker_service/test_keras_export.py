@@ -1,7 +1,8 @@
-"""Models with several inputs are exported whatever types and structure the examples have."""
+"""SavedModels of Keras models: inputs of any types and structure, and nothing random."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import tensorflow as tf
 from support.program_samples import sample_job
 from support.rows import first_rows
 
+from psfleet.errors import ProgramError
 from worker_service import keras_export
 
 A = np.arange(8, dtype=np.float64).reshape(4, 2)
@@ -63,6 +65,27 @@ def test_a_model_with_two_inputs_is_served_by_their_names(tmp_path: Path, model:
     specs = served.structured_input_signature[1]
     (found,) = served(a=tf.constant(A, tf.float32), b=tf.cast(B, specs["b"].dtype)).values()
     np.testing.assert_allclose(found, A @ KERNEL + 1, rtol=1e-6)
+
+
+def test_layers_that_augment_in_training_are_the_identity_in_an_exported_model(tmp_path: Path) -> None:
+    layers = [keras.Input([2, 3]), keras.layers.RandomFlip("horizontal"), keras.layers.Dropout(0.5)]
+    model = keras.Sequential([*layers, keras.layers.GaussianNoise(1.0)])
+    x = tf.constant(np.arange(60, dtype=np.float32).reshape(10, 2, 3))
+    loaded = keras_export.saved_model(model, x, tmp_path, sample_job())
+    np.testing.assert_array_equal(loaded(x), x)
+    signature = tf.saved_model.load(tmp_path).signatures["serving_default"]
+    np.testing.assert_array_equal(next(iter(signature(x).values())), x)
+
+
+@pytest.mark.parametrize(
+    ("policy", "error", "refused"),
+    [("float32", 1e-6, False), ("float32", 0.01, True), ("mixed_bfloat16", 0.01, False), ("mixed_bfloat16", 0.1, True)],
+)
+def test_predictions_are_compared_with_the_precision_of_the_layers(policy: str, error: float, refused: bool) -> None:
+    model = keras.Sequential([keras.Input([2]), keras.layers.Dense(3, dtype=policy), keras.layers.Identity()])
+    x = tf.constant(A, tf.float32)
+    with pytest.raises(ProgramError, match="differ by up to") if refused else nullcontext():
+        keras_export.compared(model, lambda inputs: model(inputs) + error, x, sample_job())
 
 
 def test_inputs_of_another_number_than_those_of_the_model_stay_as_they_are() -> None:

@@ -29,7 +29,15 @@ def test_an_export_that_takes_too_long_ends_in_one_line_and_leaves_nothing(psfle
     assert (said.code, said.err) == (
         75, "psfleet: gave up after 1 s waiting for the export of step 0 as saved_model\n"
     )  # fmt: skip
-    assert list(Path("served").iterdir()) == []
+    assert not Path("served").exists()
+
+
+def test_the_folder_of_a_study_is_refused_with_the_command_that_makes_a_run(psfleet: Psfleet) -> None:
+    Path("studies/a b").mkdir(parents=True)
+    Path("studies/a b/best.yaml").touch()
+    said = psfleet("export", "studies/a b", "--out", "served")
+    assert (said.code, Path("served").exists()) == (64, False)
+    assert "`psfleet train 'studies/a b/best.yaml'` trains the best trial again" in said.err
 
 
 def test_the_time_limit_of_an_export_is_that_of_its_job(tmp_path: Path) -> None:

@@ -63,7 +63,8 @@ def test_lists_are_flattened_without_a_call_for_each_level() -> None:
         ("UINT8", [1], [256], "out of bounds"),
         ("INT64", [1], [True], "has an element of another kind"),
         ("BOOL", [1], [1], "has an element of another kind"),
-        ("BYTES", [1], [1], "expected elements of BYTES"),
+        ("BYTES", [1], [1], "has an element of another kind, expected BYTES"),
+        ("BYTES", [1], [None], "has an element of another kind, expected BYTES"),
         ("FP32", [2], [[1], 2], "has a list beside an element, expected lists of one depth"),
     ],
 )

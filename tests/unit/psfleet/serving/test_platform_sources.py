@@ -114,7 +114,9 @@ def test_the_best_trials_of_a_study_that_was_never_copied_are_those_on_the_platf
     with pytest.raises(UsageError, match="--top 3: study small on this platform has weights of the best 2 trials"):
         find_models(place, [str(path)], 3, None, False, None)
     path.write_text(path.read_text().replace("keep: 5", "keep: 1"))
-    with pytest.raises(UsageError, match="--top 2: study small on this platform has weights of the best 1 trials"):
+    with pytest.raises(
+        UsageError, match="--top 2: study small on this platform has weights of the best 1 trial, expected"
+    ):
         find_models(place, [str(path)], 2, None, False, None)
 
 

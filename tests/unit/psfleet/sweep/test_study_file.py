@@ -50,6 +50,8 @@ def test_the_job_of_a_trial_has_one_worker_and_its_values(tmp_path: Path) -> Non
         ({"spaces": {}}, {}, "spaces: unknown key; did you mean space?"),
         ({"space": {"optimizer.rate": {"float": [1, 2]}}}, {}, "with space.optimizer.rate = 1.0"),
         ({"space": {"optimizer.learning_rate": {"float": [-1, 2]}}}, {}, "greater than 0"),
+        ({"space": {"options.x": {"int": [1, 2]}, "train.steps": {"int": [0, 2]}}}, {}, "with space.train.steps = 0:"),
+        ({"space": {"options.x": {"int": [1, 2]}}}, {"train": {"steps": 1}}, "study.yaml: job.yaml: train.batch_size"),
         ({"space": {"fleet.workers": {"int": [1, 2]}}}, {}, "space.fleet.workers: expected a field of options"),
         ({"space": {"train.steps": {"int": [1, 2], "choice": [1]}}}, {}, "exactly one of float, int and choice"),
         ({"space": {"train.steps": {"int": [2, 1]}}}, {}, "expected ascending numbers"),

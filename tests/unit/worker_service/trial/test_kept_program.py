@@ -56,6 +56,49 @@ def test_random_data_differ_between_epochs_and_are_those_of_a_run_in_each_trial(
     assert first_epochs(programs.load(job), job) == in_run, "a second trial with the same options"
 
 
+GENERATED = """
+import itertools
+import psfleet, tensorflow as tf
+
+READ = []
+
+def examples():
+    for number in {numbers}:
+        READ.append(number)
+        assert len(READ) < 500, "read for ever"
+        yield float(number), 0.0
+
+def train(shard, num_shards):
+    return tf.data.Dataset.from_generator(examples, output_signature=(tf.TensorSpec([]), tf.TensorSpec([])))
+
+def build():
+    return psfleet.GraphProgram(loss=lambda batch: None, train=train)
+"""
+
+
+def generated(folder: Path, name: str, numbers: str) -> Job:
+    """A job of six steps of four examples of a Python generator."""
+    (folder / f"{name}.py").write_text(GENERATED.format(numbers=numbers))
+    job = sample_job(batch_size=4, shuffle=0)
+    train = job.train.model_copy(update={"steps": 6})
+    return job.model_copy(update={"program": f"{name}:build", "train": train})
+
+
+def test_a_generator_that_never_ends_is_read_as_far_as_a_trial_goes(tmp_path: Path) -> None:
+    programs, job = KeptPrograms(tmp_path), generated(tmp_path, "endless", "itertools.count()")
+    expected = [[float(8 * epoch + x) for x in range(8)] for epoch in range(3)]
+    for _ in range(2):
+        assert first_epochs(programs.load(job), job) == expected
+
+
+def test_a_generator_that_ends_is_read_once(tmp_path: Path) -> None:
+    programs, job = KeptPrograms(tmp_path), generated(tmp_path, "short", "range(8)")
+    for _ in range(2):
+        assert first_epochs(programs.load(job), job) == [[float(x) for x in range(8)]] * 3
+    read = sys.modules["short"].READ
+    assert read == list(range(8))
+
+
 def test_data_that_are_always_the_same_are_made_once(tmp_path: Path) -> None:
     programs, job = KeptPrograms(tmp_path), job_of(tmp_path, "constant")
     epochs = first_epochs(programs.load(job), job)
