@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -30,30 +31,57 @@ def exchanges_of(
     ]
 
 
-def push_and_pull(
+@dataclass(frozen=True)
+class Pushed:
+    """A gradient on its way to one segment.
+
+    Attributes:
+        exchange: With the segment.
+        operations, stamp: Those that `Exchange.push` returns.
+        states: uint8 `[state shard size]`, of the worker; empty tensors in segments other than the first.
+    """
+
+    exchange: Exchange
+    operations: Sequence[tf.Operation]
+    stamp: tf.Tensor
+    states: Sequence[tf.Tensor]
+
+
+def push(
     of_shard: Sequence[Exchange],
     gradients: Sequence[tf.Tensor],
     stamp: tf.Tensor,
-    state: tf.Tensor,
+    states: Sequence[tf.Tensor],
     slots: Sequence[tf.Tensor] = (),
     loss: int = 0,
     tables: Sequence[TableGradient] = (),
-) -> list[Pulled]:
-    """Pushes to the segments of a ps, waits for each and pulls it; arguments are those of `Exchange.push`.
+    before_last: Sequence[tf.Operation] = (),
+) -> list[Pushed]:
+    """Pushes to the segments of a ps; other arguments are those of `Exchange.push`.
 
     The last segment is pushed first, as gradients of the last layers are known first. A few pushes travel at once, in
     the same order from all workers. So the first ones have arrived from everywhere, are averaged and pulled while the
     others travel, and both directions of a link are busy at once. If all travelled together, all would arrive at the
     end.
+
+    Args:
+        states: Each uint8 `[state shard size]`; the first is that after the forward pass, which is pushed.
+        before_last: Operations on the worker that end before the last push, that of the first segment, begins.
+
+    Returns:
+        By segment.
     """
-    pulled: list[Pulled] = []
-    arrived: list[tf.Tensor] = []
-    with tf.device(state.device):
-        no_state = tf.zeros([0], tf.uint8)
+    pushed: list[Pushed] = []
+    with tf.device(states[0].device):
+        no_states = [tf.zeros([0], tf.uint8)] * len(states)
     for exchange in reversed(of_shard):
-        own = state if exchange.segment.is_first else no_state
-        after = [arrived[-PUSHES_IN_FLIGHT]] if len(arrived) >= PUSHES_IN_FLIGHT else []
-        pushed, known = exchange.push(gradients, stamp, own, slots, loss, tables, after)
-        arrived.append(known)
-        pulled.append(exchange.await_and_pull(pushed, known, own))
-    return pulled[::-1]
+        own = states if exchange.segment.is_first else no_states
+        after = [pushed[-PUSHES_IN_FLIGHT].stamp] if len(pushed) >= PUSHES_IN_FLIGHT else []
+        after += before_last if exchange.segment.is_first else ()
+        pushed.append(Pushed(exchange, *exchange.push(gradients, stamp, own[0], slots, loss, tables, after), own))
+    return pushed[::-1]
+
+
+def pull_after(pushed: Sequence[Pushed]) -> list[Pulled]:
+    """Waits for each segment that a gradient was pushed to, and pulls it."""
+    return [each.exchange.await_and_pull(each.operations, each.stamp, each.states[0]) for each in pushed]

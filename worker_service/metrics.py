@@ -114,6 +114,7 @@ class WorkerMetrics:
             Reading(metrics.TARGET_STEP, self._job.train.steps),
             Reading(metrics.GENERATION, heartbeat.generation),
             Reading(metrics.STEP_SECONDS, progress.step_secs.read()),
+            Reading(metrics.STEPS_ABANDONED, progress.abandoned),
             Reading(metrics.RECOVERY_SECONDS, progress.recovery_secs.read()),
         ]
         if self._payload is not None:

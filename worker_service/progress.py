@@ -23,6 +23,7 @@ class TrainingProgress:
         self.recovery_secs = Times(RECOVERY_BOUNDS)
         self._step = 0
         self._pushed = 0
+        self._abandoned = 0
         self._pulls = 0
         self._sessions = 0
         self._lost_at: float | None = None
@@ -37,6 +38,11 @@ class TrainingProgress:
     def pushed(self) -> int:
         """Gradients that this process has pushed."""
         return self._pushed
+
+    @property
+    def abandoned(self) -> int:
+        """Steps that this process has ended early, without a gradient; see `worker_service.abandonment`."""
+        return self._abandoned
 
     @property
     def pulls(self) -> int:
@@ -84,6 +90,12 @@ class TrainingProgress:
         if self._lost_at is not None:
             self.recovery_secs.add(time.monotonic() - self._lost_at)
             self._lost_at = None
+
+    def step_abandoned(self, global_step: int) -> None:
+        """A step ended early, and the parameters of a later global step were pulled."""
+        self._abandoned += 1
+        self._pulls += 1
+        self._step = global_step
 
     def peer_lost(self) -> None:
         """A peer was lost; further losses before the next step belong to the same recovery."""

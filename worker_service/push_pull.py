@@ -10,10 +10,11 @@ from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.layout.segments import Segment
 from psfleet.tf import ShardVariables, ps_device, secs_since
-from psfleet.tf.optimizer_slots import OptimizerSlots, to_words
+from psfleet.tf.optimizer_slots import OptimizerSlots
 from psfleet.tf.table_calls import shard_name
-from worker_service.bucket_wire import bits, numbers, sent_buckets, with_zeros
+from worker_service.bucket_wire import numbers, sent_buckets, with_zeros
 from worker_service.frontends.table_rows import TableGradient
+from worker_service.pull_wire import PullWire, Sent
 from worker_service.pulled import Pulled
 from worker_service.state_wire import StateWire
 from worker_service.table_exchange import staged
@@ -64,7 +65,8 @@ class Exchange:
         self._layout = layout.parameters
         self._buckets = segment.buckets
         self._state_wire = StateWire(self.variables.state_ranges, index == 0, self._wire)
-        self._is_small = self._layout.bucket_size * 4 <= SMALL_BYTES
+        is_small = self._layout.bucket_size * 4 <= SMALL_BYTES
+        self._pulls = PullWire(self.variables, segment, self._state_wire, own_device, self._wire, is_small)
 
     def push(
         self,
@@ -74,7 +76,7 @@ class Exchange:
         slots: Sequence[tf.Tensor] = (),
         loss: int = 0,
         tables: Sequence[TableGradient] = (),
-        after: Sequence[tf.Tensor] = (),
+        after: Sequence[tf.Tensor | tf.Operation] = (),
     ) -> tuple[list[tf.Operation], tf.Tensor]:
         """Sends a gradient to the ps; its first bucket is followed by the state and its stamp.
 
@@ -88,7 +90,7 @@ class Exchange:
             slots: Averaging mode: float32 `[layout.parameters.size]` for each slot; the part of this shard is sent.
             loss: Its index.
             tables: Gradients of rows of tables, which the ps has before it has those of the buckets.
-            after: It is sent once these are known: stamps of other pushes, on the ps.
+            after: It is sent once these are known: stamps of other pushes, on the ps, or operations on the worker.
 
         Returns:
             Operations that end once the ps has the gradient in its queue, and the stamp on the ps, which is known once
@@ -127,9 +129,6 @@ class Exchange:
 
         The wait is added to `waited_secs` by the ps's clock.
 
-        The global step is read before the parameters and so never newer than they are: a gradient computed on
-        parameters that were read during an update counts as stale.
-
         Args:
             after: Of the push that it waits for, see `push`; empty: it waits as at the beginning of a session.
             stamp: Of that push; without one only the local step, int64 scalar.
@@ -145,15 +144,51 @@ class Exchange:
                     passed = self._part.wait(variables, self._index, stamp[0], stamp[1])
                 else:
                     passed = self._part.wait_to_begin(variables, self._index, stamp)
-            with tf.control_dependencies([passed]):
-                waited = secs_since(arrived)
-            with tf.control_dependencies([variables.waited_secs.add_at([self._index], waited)]):
+            counted = self._count_wait(arrived, passed)
+        return self._pulls.received(self._sent([counted], own_state is not None), own_state)
+
+    def await_beside_push(
+        self, pushed: Sequence[tf.Operation], local_step: tf.Tensor, own_states: Sequence[tf.Tensor]
+    ) -> tuple[list[Pulled], tf.Operation]:
+        """As `await_and_pull`, but waits and reads from the beginning of the call, and not after the push.
+
+        Args:
+            pushed: Of the push, see `push`.
+            local_step: int64 scalar on the worker.
+            own_states: As `own_state` of `await_and_pull`.
+
+        Returns:
+            What is pulled, with each of `own_states`; and an operation that ends once the push and the wait have ended,
+            and adds the time from the one to the other to `waited_secs`.
+        """
+        variables = self.variables
+        with tf.device(variables.device):
+            passed = self._part.wait(variables, self._index, local_step, local_step)
+            with tf.control_dependencies(pushed):
+                counted = self._count_wait(tf.timestamp(), passed)
+        sent = self._sent([passed], has_own_state=True)
+        return [self._pulls.received(sent, own_state) for own_state in own_states], counted
+
+    def _count_wait(self, arrived: tf.Tensor, passed: tf.Tensor) -> tf.Operation:
+        with tf.control_dependencies([arrived, passed]):
+            waited = secs_since(arrived)
+        return self.variables.waited_secs.add_at([self._index], waited)
+
+    def _sent(self, after: Sequence[tf.Operation | tf.Tensor], has_own_state: bool) -> Sent:
+        """Reads what a worker pulls.
+
+        The global step is read before the parameters and so never newer than they are: a gradient computed on
+        parameters that were read during an update counts as stale.
+        """
+        variables = self.variables
+        with tf.device(variables.device):
+            with tf.control_dependencies(after):
                 progress = tf.stack(variables.progress())
             with tf.control_dependencies([progress]):
                 values = [variable.read_value() for variable in variables.exchanged]
-                state, words = variables.state.read_value(), self._words()
+                state, words = variables.state.read_value(), self._pulls.words()
         # Outside of the control dependencies: waiting for the barrier on the worker too would cost one more message.
-        return self._receive(progress, values, state, own_state, words)
+        return self._pulls.sent(progress, values, state, words, has_own_state)
 
     def pull(self, at_step: tf.Tensor) -> Pulled:
         """Reads the shard's parameters and state at a step, without waiting.
@@ -169,7 +204,7 @@ class Exchange:
             global_step, final_step = variables.progress()
             with tf.control_dependencies([global_step, final_step]):
                 *values, state = [variable.read_value() for variable in (*variables.exchanged, variables.state)]
-                words = self._words()
+                words = self._pulls.words()
                 is_ahead = global_step > at_step
                 if variables.previous:
                     pairs = zip(variables.previous, values, strict=True)
@@ -178,13 +213,13 @@ class Exchange:
                     state = tf.where(is_ahead, previous.read_value(), state)
                 for previous in variables.previous_words:
                     words = tf.where(is_ahead, previous.read_value(), words)
-            sent = self._rounded(values)
+            sent = self._pulls.rounded(values)
             with tf.control_dependencies([*values, state, words]):
                 started_step = variables.started_step.read_value()
             progress = tf.concat([tf.stack([global_step, final_step, started_step]), words], 0)
         with tf.device(self._own_device):
-            received, slots = self._split([tf.cast(value, tf.float32) for value in sent])
-            return Pulled(progress[:3], received, self._own_state(state), slots, progress[3:])
+            received, slots = self._pulls.split([tf.cast(value, tf.float32) for value in sent])
+            return Pulled(progress[:3], received, self._pulls.own_state(state), slots, progress[3:])
 
     def shard_steps(self) -> tf.Tensor:
         """int64 `[2]`, without waiting: the shard's global step, and the number of this worker's newest gradient."""
@@ -192,52 +227,3 @@ class Exchange:
         newest = self._part.newest_number(variables)
         with tf.device(variables.device):
             return tf.stack([variables.global_step.read_value(), newest.read_element(self._index)])
-
-    def _receive(
-        self,
-        progress: tf.Tensor,
-        values: Sequence[tf.Tensor],
-        state: tf.Tensor,
-        own_state: tf.Tensor | None,
-        words: tf.Tensor,
-    ) -> Pulled:
-        """Sends what was read on the ps to the worker; a small first bucket is followed by state and progress."""
-        with tf.device(self.variables.device):
-            averages = [] if own_state is None else self._state_wire.pull(state)
-            sent = self._rounded(values)
-            progress = tf.concat([progress, words], 0) if self.variables.scalars else progress
-            if self._is_small:
-                sent[0] = tf.concat([sent[0], *averages, bits(progress, self._wire)], 0)
-        with tf.device(self._own_device):
-            first = self._buckets[0].size
-            received = [tf.cast(bucket, tf.float32) for bucket in sent]
-            received[0] = received[0][:first]
-            rest = sent[0][first:]
-            if not self._is_small:
-                rest = averages[0] if averages else tf.zeros([0], self._wire)
-            if own_state is not None:
-                states, rest = self._state_wire.pulled(rest, own_state)
-                state = states[0] if states else own_state
-            if self._is_small:
-                progress = numbers(rest, 2 + len(self.variables.scalars))
-            received, slots = self._split(received)
-            return Pulled(progress[:2], received, self._own_state(state), slots, progress[2:])
-
-    def _own_state(self, state: tf.Tensor) -> tf.Tensor:
-        """The state on the worker; only the first segment has one, and an empty tensor would be a message, too."""
-        return tf.identity(state) if self.segment.is_first else tf.zeros([0], tf.uint8)
-
-    def _words(self) -> tf.Tensor:
-        """On the ps: the optimizer's scalars."""
-        return to_words([scalar.read_value() for scalar in self.variables.scalars.values()])
-
-    def _rounded(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """What is sent of `ShardVariables.exchanged`: the buckets in the wire type, and slots as they are."""
-        number = len(self.variables.buckets)
-        return [*[tf.cast(bucket, self._wire) for bucket in values[:number]], *values[number:]]
-
-    def _split(self, received: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """The buckets of what was received, and each slot as `[shard_size]`."""
-        number = len(self.variables.buckets)
-        slots = [tf.concat(received[at : at + number], 0) for at in range(number, len(received), number)]
-        return list(received[:number]), slots

@@ -16,19 +16,28 @@ class RepeatedCall:
 
     With feeds, `Session.make_callable` is `Session.run`, which checks and converts everything at each call: 0.4 ms of a
     step. This makes the call below it, like BaseSession._do_run of TensorFlow 2.21.
+
+    Args of the constructor:
+        targets: Operations that have to end, too.
     """
 
     def __init__(
-        self, session: v1.Session, fetches: Sequence[tf.Tensor], feeds: Sequence[tf.Tensor], options: v1.RunOptions
+        self,
+        session: v1.Session,
+        fetches: Sequence[tf.Tensor],
+        feeds: Sequence[tf.Tensor],
+        options: v1.RunOptions,
+        targets: Sequence[tf.Operation] = (),
     ) -> None:
         session._extend_graph()
         self._session = session
         self._fetches = [tensor._as_tf_output() for tensor in fetches]
         self._feeds = [tensor._as_tf_output() for tensor in feeds]
+        self._targets = [operation._c_op for operation in targets]
         self._options = tf_session.TF_NewBufferFromString(options.SerializeToString())
 
     def __call__(self, *values: np.ndarray | np.generic) -> list[Any]:
         """The fetches as NumPy values; the feeds must have the placeholders' types."""
         fed = {feed: np.asarray(value) for feed, value in zip(self._feeds, values, strict=True)}
-        fetched: list[Any] = self._session._call_tf_sessionrun(self._options, fed, self._fetches, [], None)
+        fetched: list[Any] = self._session._call_tf_sessionrun(self._options, fed, self._fetches, self._targets, None)
         return fetched

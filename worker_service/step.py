@@ -16,7 +16,8 @@ from psfleet.tf import byte_vectors, container_name, worker_job
 from psfleet.tf.optimizer_slots import OptimizerSlots, exchanged_slots
 from psfleet.tf.parts import building
 from psfleet.tf.traced_update import TracedUpdate
-from worker_service.exchanges import exchanges_of, push_and_pull
+from worker_service.abandonment import Abandonment, may_abandon_steps
+from worker_service.exchanges import exchanges_of, pull_after, push
 from worker_service.frontends.interface import StepBuilder
 from worker_service.local_optimizer import LocalOptimizer
 from worker_service.loss_step import KeptGradient, LossStep, local_variable, loss_step
@@ -43,6 +44,8 @@ class StepGraph:
             state are updated, without the ps. None in the other modes.
         steps: Of each loss; trains: the loss (float32 scalar), and global step and final step of each segment of all
             ps (int64 `[num_segments, 2]`). In averaging mode there is one, which only ends a round, and has no loss.
+        targets: Of each of `steps`: operations on the ps that have to end with it, and are not part of its result.
+        abandonment: Ends a step early; None: the job's workers finish each step that they have begun.
         order: The losses of consecutive gradients, see `loss_order`.
         loss_names: Of all losses; an empty one if there is one loss.
         pull: Reads the parameters at `local_step` without waiting: global step, final step and started step of each
@@ -85,6 +88,7 @@ class StepGraph:
             exchanges = self._exchanges = exchanges_of(job, layout, index, own, container, slots)
             with tf.device(own):
                 self._make_inputs(job, layout)
+                self.abandonment = self._abandonment(job, index, exchanges)
                 self._optimizer = self._local_optimizer(job, layout, update, slots)
                 devices = [f"/job:{self.worker_job}/task:{task}" for task in job.fleet.tasks_of(index)]
                 with building(job.fleet.parts, devices):
@@ -104,6 +108,7 @@ class StepGraph:
                     for loss, each in enumerate(training.each)
                 ]
                 self.accumulate = [part.accumulate for part in parts if part.accumulate is not None]
+            self.targets: list[Sequence[tf.Operation]] = []
             self.order = loss_order(layout.parameters, job.train.alternate)
             self.loss_names = loss_names(layout.parameters)
             self.local_update: tf.Tensor | None = None
@@ -136,6 +141,11 @@ class StepGraph:
         self._local_steps = None if has_one_step else local_variable("local_steps", [layout.num_ps], tf.int64)
         self.state = local_variable("state", [layout.state.size], tf.uint8)
         self.frozen = local_variable("frozen", [layout.frozen.size], tf.uint8)
+
+    def _abandonment(self, job: Job, index: int, exchanges: Sequence[Sequence[Exchange]]) -> Abandonment | None:
+        if not may_abandon_steps(job):
+            return None
+        return Abandonment(index, sum(map(len, exchanges)), self.local_step)
 
     def _local_optimizer(
         self, job: Job, layout: Layout, update: TracedUpdate | None, slots: OptimizerSlots
@@ -174,11 +184,22 @@ class StepGraph:
             else:
                 local_steps = tf.unstack(self._local_steps.read_value())
             stamps = [tf.stack([local_step, self.number]) for local_step in local_steps]
-        pulled = []
-        for of_shard, state, stamp in zip(exchanges, states, stamps, strict=True):
-            pulled += push_and_pull(of_shard, part.gradients, stamp, state, loss=loss, tables=part.tables)
+            befores = tf.split(self.state.read_value(), len(exchanges)) if self.abandonment else []
+            computed = [] if self.abandonment is None else [self.abandonment.computed(part)]
+        pushed = [
+            push(of_shard, part.gradients, stamp, each, (), loss, part.tables, () if at else computed)
+            for at, (of_shard, stamp, *each) in enumerate(
+                zip(exchanges, stamps, *filter(None, (states, befores)), strict=True)
+            )
+        ]
+        if self.abandonment is not None:
+            pulled, targets = self.abandonment.pull(pushed, [*computed, *part.updates], self._gather)
+            self.targets.append(targets)
+            return pulled
+        self.targets.append(())
+        segments = [each for of_shard in pushed for each in pull_after(of_shard)]
         with tf.control_dependencies(part.updates):
-            return self._gather(pulled)
+            return self._gather(segments)
 
     def _updated(self, optimizer: LocalOptimizer, part: LossStep) -> tf.Tensor:
         """The loss, after the local update with its gradient."""
@@ -193,10 +214,8 @@ class StepGraph:
             fall, slots, state = optimizer.fall(), optimizer.slot_vectors(), self.state.read_value()
             stamp = tf.concat([tf.stack([self.local_step, self.local_step]), optimizer.words()], 0)
             states = tf.split(state, len(exchanges))
-        pulled = []
-        for of_shard, own_state in zip(exchanges, states, strict=True):
-            pulled += push_and_pull(of_shard, fall, stamp, own_state, slots)
-        return self._gather(pulled)
+        pushed = [push(each, fall, stamp, [own], slots) for each, own in zip(exchanges, states, strict=True)]
+        return self._gather([pulled for of_shard in pushed for pulled in pull_after(of_shard)])
 
     def _gather(self, pulled: Sequence[Pulled]) -> tf.Tensor:
         """Assigns parameters and state of all segments; returns `Pulled.progress` of each, one row each.

@@ -33,24 +33,37 @@ class StepCalls:
         self._num_microbatches = num_microbatches
         self._order = step.order
         numbers = [step.number, step.microbatch] if step.accumulate else [step.number]
+        self._abandonment = step.abandonment
         self._has_flag = step.wants_norm is not None
         flags = [] if step.wants_norm is None else [step.wants_norm]
         feeds = [*step.feeds, step.microbatch]
         self._accumulate = [RepeatedCall(session, [loss], feeds, options) for loss in step.accumulate]
         if step.local_update is None:
             feeds = [*step.feeds, step.local_step, *numbers, *flags]
-            self._train = [RepeatedCall(session, each, feeds, barrier) for each in step.steps]
+            if step.abandonment is not None:
+                feeds.append(step.abandonment.is_allowed)
+            self._train = [
+                RepeatedCall(session, each, feeds, barrier, targets)
+                for each, targets in zip(step.steps, step.targets, strict=True)
+            ]
         else:
             self._update = RepeatedCall(session, [step.local_update], [*step.feeds, *numbers, *flags], options)
             self._exchange = RepeatedCall(session, step.steps[0], [step.local_step], barrier)
 
     def train(
-        self, batch: Sequence[np.ndarray], local_step: int, number: int, wants_norm: bool
+        self, batch: Sequence[np.ndarray], local_step: int, number: int, wants_norm: bool, may_abandon: bool
     ) -> tuple[float, np.ndarray]:
-        """See `WorkerSession.train`. With accumulation only the last microbatch exchanges anything with the ps."""
+        """See `WorkerSession.train`. With accumulation only the last microbatch exchanges anything with the ps.
+
+        Args:
+            may_abandon: Whether the step may end early, see `Abandonment`.
+        """
         losses, last, numbers = self._accumulated(batch, number)
         train = self._train[self.loss_of(number)]
-        loss, shards, *_ = train(*last, np.int64(local_step), *numbers, *self._flags(wants_norm))
+        flags: list[np.generic] = [*self._flags(wants_norm)]
+        if self._abandonment is not None:
+            flags.append(np.bool_(may_abandon))
+        loss, shards, *_ = train(*last, np.int64(local_step), *numbers, *flags)
         return float(np.mean([*losses, loss])), shards
 
     def update_locally(self, batch: Sequence[np.ndarray], number: int, wants_norm: bool) -> float:

@@ -34,7 +34,7 @@ class Observer(Protocol):
             batch: The step's batch.
             global_step: After the step.
             loss: Of the batch, before the update.
-            secs: Seconds since the end of the step before.
+            secs: Seconds since the end of the step before that was not abandoned.
         """
 
 
@@ -92,6 +92,9 @@ def train(
     while not is_done(shards):
         batch, loss, shards = part.step(session, batches, local_step)
         local_step = _global_step(shards)
+        if loss is None:
+            progress.step_abandoned(local_step)
+            continue
         now = time.perf_counter()
         progress.step_done(local_step, now - before)
         observer.step(session, batch, local_step, loss, now - before)

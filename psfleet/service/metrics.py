@@ -129,6 +129,13 @@ HELD_BYTES = _metric(
     "Memory of tensors on this ps: model (parameters, rows of tables, state, frozen weights) and optimizer (slots).",
     ("what",),
 )
+STEPS_ABANDONED = _metric(
+    "steps_abandoned",
+    "counter",
+    "steps",
+    WORKERS,
+    "Steps that this process ended early, without a gradient, because others had completed them (sync, with spares).",
+)
 PUSHED_BYTES = _metric(
     "pushed_bytes",
     "counter",

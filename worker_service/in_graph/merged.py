@@ -29,6 +29,7 @@ class ReplicaStep:
     microbatch: tf.Tensor
     accumulate: list[tf.Tensor]
     steps: list[list[tf.Tensor]]
+    targets: Sequence[Sequence[tf.Operation]]
     order: Sequence[int]
     loss_names: Sequence[str]
     pull: tf.Tensor
@@ -44,6 +45,7 @@ class ReplicaStep:
     initializer: tf.Operation
     await_step: tf.Tensor | None
     local_update: tf.Tensor | None = None
+    abandonment: None = None
 
 
 def merged(build: Callable[[int], StepGraph], num_replicas: int, is_sync: bool, joins: int = 1) -> list[ReplicaStep]:
@@ -126,6 +128,7 @@ def _imported(
         feeds=tuple(several["feeds"]),
         accumulate=several["accumulate"],
         steps=[several[f"step {loss}"] for loss in range(len(source.steps))],
+        targets=[()] * len(source.steps),
         order=source.order,
         loss_names=source.loss_names,
         gradients=several["gradients"],

@@ -18,8 +18,8 @@ from worker_service.session_start import SessionStart
 class StepSession(Protocol):
     """The part of a session that makes steps; see `worker_service.session.WorkerSession`."""
 
-    def train(self, batch: Sequence[np.ndarray], local_step: int, number: int) -> tuple[float, np.ndarray]:
-        """Pushes the gradient of a batch, and pulls."""
+    def train(self, batch: Sequence[np.ndarray], local_step: int, number: int) -> tuple[float | None, np.ndarray]:
+        """Pushes the gradient of a batch, and pulls; without a loss it has pushed none."""
 
     def update_locally(self, batch: Sequence[np.ndarray], number: int) -> float:
         """Makes an update of this worker's own parameters."""
@@ -58,15 +58,18 @@ class UpdatePart(Protocol):
     def begin(self, session: StepSession, batches: BatchSource, start: SessionStart) -> np.ndarray:
         """What comes before the first step of a session; the shards after it, as in `start` if there is nothing."""
 
-    def step(self, session: StepSession, batches: BatchSource, local_step: int) -> tuple[Batch, float, np.ndarray]:
+    def step(
+        self, session: StepSession, batches: BatchSource, local_step: int
+    ) -> tuple[Batch, float | None, np.ndarray]:
         """Reads batches and makes one step.
 
         Returns:
-            The newest batch; the loss; global step and final step of each shard, int64 `[num_ps, 2]`.
+            The newest batch; the loss, None if the step was abandoned; global step and final step of each shard, int64
+            `[num_ps, 2]`.
         """
 
 
-def one_gradient(session: StepSession, batches: BatchSource, local_step: int) -> tuple[Batch, float, np.ndarray]:
+def one_gradient(session: StepSession, batches: BatchSource, local_step: int) -> tuple[Batch, float | None, np.ndarray]:
     """A step of the modes in which a worker pushes the gradient of one batch; see `UpdatePart.step`."""
     number = batches.numbers.next(local_step)
     batch = batches.at(number)

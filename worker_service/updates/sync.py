@@ -42,6 +42,8 @@ class SyncPart:
             return session.await_step(start.global_step)
         return start.shards
 
-    def step(self, session: StepSession, batches: BatchSource, local_step: int) -> tuple[Batch, float, np.ndarray]:
+    def step(
+        self, session: StepSession, batches: BatchSource, local_step: int
+    ) -> tuple[Batch, float | None, np.ndarray]:
         """See `UpdatePart`."""
         return one_gradient(session, batches, local_step)

@@ -1,0 +1,146 @@
+"""A worker ends a step that the fleet has completed without it, with what the ps have then."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.graph_fleet import DYING_SECS, STEP_SECS, GraphFleet, InProcessWorker, TwoTensors, batch, graph_fleet
+from support.rows import first_rows
+from support.state_front_end import MovingAverages, averages, moving_average
+
+from psfleet.errors import LostPeerError
+from psfleet.job.job import parse_job
+from worker_service.abandonment import may_abandon_steps
+from worker_service.frontends.interface import TrainingGraph
+
+SPARE = {"workers": 1, "spares": 1}
+MOVING_AVERAGES = MovingAverages()
+
+
+class BlockedTensors(TwoTensors):
+    """`TwoTensors` of which no gradient comes if its batch is blocked."""
+
+    def build(self, *args: Any, **named: Any) -> TrainingGraph:
+        """See `FrontEnd`."""
+        training = super().build(*args, **named)
+        first, late = training.gradients
+        with tf.control_dependencies([late]):
+            return replace(training, gradients=(tf.identity(first), late))
+
+
+BLOCKED_TENSORS = BlockedTensors()
+
+
+def begin_step_without_end(
+    fleet: GraphFleet, worker: InProcessWorker, local_step: int
+) -> Future[tuple[float | None, np.ndarray]]:
+    """Has a worker begin a step whose gradient never comes; returns when it waits at the first ps, too."""
+    waiting = fleet.size("waiting")
+    begun = worker.threads.submit(worker.session.train, batch(1, blocked=True), local_step, local_step)
+    fleet.wait_for_size("waiting", waiting + 1)
+    return begun
+
+
+@pytest.mark.parametrize("sections", first_rows([{}, {"update": {"bucket_bytes": 4096}}, {"num_ps": 2}], 1))
+def test_a_step_that_the_fleet_completes_ends_without_a_gradient_and_pulls(sections: dict[str, Any]) -> None:
+    """In the next step the worker's gradient is that of the parameters that it has pulled: 3 (1 + -1 / 8)."""
+    with (
+        graph_fleet(front_end=BLOCKED_TENSORS, fleet=SPARE, **sections) as fleet,
+        fleet.worker(0) as chief,
+        fleet.worker(1) as slow,
+    ):
+        slow_step = begin_step_without_end(fleet, slow, 0)
+        chief_step = chief.push(1, 0)
+        fleet.advance()
+        loss, steps = slow_step.result(STEP_SECS)
+        assert loss is None
+        assert steps.tolist() == [[1, 100]] * fleet.layout.num_ps
+        assert np.unique(slow.session.parameters()).tolist() == [-1]
+        assert chief_step.result(STEP_SECS)[0] is not None
+        next_step = slow.push(3, 1)
+        fleet.advance()
+        assert next_step.result(STEP_SECS)[0] is not None
+        assert fleet.weights() == [-1 - 3 * (1 - 1 / 8)] * 2
+        counters = fleet.shards[0].counters()
+        assert (counters.pushed[:2].tolist(), counters.used[:2].tolist()) == ([1, 1], [1, 1])
+
+
+def test_a_step_is_abandoned_only_when_all_ps_have_completed_it() -> None:
+    with graph_fleet(num_ps=2, fleet=SPARE) as fleet, fleet.worker(0) as chief, fleet.worker(1) as slow:
+        slow_step = begin_step_without_end(fleet, slow, 0)
+        chief.push(1, 0)
+        fleet.advance(0)
+        fleet.advance(1)
+        assert slow_step.result(STEP_SECS)[1].tolist() == [[1, 100], [1, 100]]
+
+
+def test_no_two_steps_in_a_row_are_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is always late still has losses, which the chief records."""
+    with graph_fleet(fleet=SPARE) as fleet, fleet.worker(0) as chief, fleet.worker(1) as slow:
+        allowed: list[bool] = []
+        train = slow.session._calls.train
+
+        def noted(*args: Any) -> Any:
+            allowed.append(args[-1])
+            return train(*args)
+
+        monkeypatch.setattr(slow.session._calls, "train", noted)
+        slow_step = begin_step_without_end(fleet, slow, 0)
+        chief.push(1, 0)
+        fleet.advance()
+        slow_step.result(STEP_SECS)
+        for local_step in (1, 2):
+            made = slow.push(1, local_step)
+            fleet.advance()
+            made.result(STEP_SECS)
+        assert allowed == [True, False, True]
+
+
+def test_the_chief_does_not_abandon_the_final_step() -> None:
+    train = {"steps": 1, "batch_size": 1}
+    with (
+        graph_fleet(front_end=BLOCKED_TENSORS, fleet=SPARE, train=train) as fleet,
+        fleet.worker(1) as other,
+        fleet.worker(0, step_secs=DYING_SECS) as chief,
+    ):
+        chief_step = begin_step_without_end(fleet, chief, 0)
+        other_step = other.push(1, 0)
+        fleet.advance()
+        assert other_step.result(STEP_SECS)[1].tolist() == [[1, 1]]
+        with pytest.raises(LostPeerError, match="DeadlineExceeded"):
+            chief_step.result(STEP_SECS)
+
+
+def test_state_of_a_step_that_is_abandoned_is_the_average_and_otherwise_the_workers_own() -> None:
+    with graph_fleet(front_end=MOVING_AVERAGES, fleet=SPARE) as fleet:
+        with fleet.worker(0) as chief, fleet.worker(1) as slow:
+            slow_step = begin_step_without_end(fleet, slow, 0)
+            chief.push(1, 0)
+            fleet.advance()
+            assert slow_step.result(STEP_SECS)[0] is None
+            own = fleet.layout.state.unpack(slow.session.state())
+        assert averages(own) == averages(fleet.state()) == [moving_average([1])] * 3
+        assert (int(own["steps"]), int(fleet.state()["steps"])) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        ({"fleet": {"workers": 2, "spares": 1}}, True),
+        ({"fleet": {"workers": 3}, "update": {"quorum": 2}}, True),
+        ({"fleet": {"workers": 3}}, False),
+        ({"fleet": {"workers": 2, "spares": 1}, "update": {"mode": "averaging", "local_steps": 2}}, False),
+        ({"fleet": {"workers": 3}, "update": {"mode": "async"}}, False),
+    ],
+)
+def test_steps_are_abandoned_in_sync_mode_with_more_workers_than_a_step_needs(
+    sections: dict[str, Any], expected: bool
+) -> None:
+    fields = {"name": "sample", "program": "program:build", "optimizer": {"name": "sgd", "learning_rate": 1}}
+    job = parse_job({**fields, "train": {"steps": 2, "batch_size": 1}, **sections})
+    assert may_abandon_steps(job) is expected

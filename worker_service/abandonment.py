@@ -1,0 +1,107 @@
+"""Ends a step early that the fleet has completed without this worker, whose gradient would be dropped."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from psfleet.job.job import Job
+from worker_service.exchanges import Pushed
+from worker_service.loss_step import LossStep, local_variable
+from worker_service.pulled import Pulled
+
+MESSAGE = "psfleet: the fleet has completed this step"
+"""Of the error that ends it."""
+
+
+def may_abandon_steps(job: Job) -> bool:
+    """Whether workers of a job abandon steps: in sync mode, if a step needs fewer gradients than there are workers."""
+    return job.update.mode == "sync" and job.fleet.replicas > job.quorum
+
+
+def is_abandonment(error: tf.errors.OpError) -> bool:
+    """Whether an error ended a step that was abandoned."""
+    return MESSAGE in error.message
+
+
+class Abandonment:
+    """The part of a step's graph that ends it early.
+
+    From its beginning the step also waits for all ps, and pulls, for which each ps gets the local step at once: a small
+    message more. If the fleet completes it before this worker has its
+    gradient, the worker keeps what it has pulled, and an error ends the call: TensorFlow then starts no further
+    operation of it, on any of its tasks. Those that run come to their end.
+
+    The chief does not abandon the final step, which belongs to its records.
+
+    Args of the constructor:
+        index: Of the worker.
+        num_segments: Of all ps.
+        local_step: int64 scalar on the worker.
+
+    Attributes:
+        is_allowed: bool scalar placeholder.
+        progress: int64 variable `[num_segments, 2]`: global step and final step of each segment, as `StepGraph.steps`
+            returns them, after a step was abandoned.
+    """
+
+    def __init__(self, index: int, num_segments: int, local_step: tf.Tensor) -> None:
+        self._index = index
+        self._local_step = local_step
+        self.is_allowed = v1.placeholder(tf.bool, [], name="may_abandon")
+        self._computed = local_variable("computed_step", [], tf.int64)
+        self.progress = local_variable("progress", [num_segments, 2], tf.int64)
+
+    def computed(self, part: LossStep) -> tf.Operation:
+        """From now on the step is not abandoned: the worker has all results.
+
+        The last push to ps 0 comes after it: a step is not abandoned whose gradient counts as used.
+        """
+        tables = [table.values for table in part.tables]
+        with tf.control_dependencies([*part.gradients, part.new_state, *tables]):
+            # Local steps begin with 0, as the variable does.
+            return self._computed.assign(self._local_step + 1, read_value=False)
+
+    def pull(
+        self,
+        pushed: Sequence[Sequence[Pushed]],
+        done: Sequence[tf.Operation],
+        keep: Callable[[Sequence[Pulled]], tf.Tensor],
+    ) -> tuple[tf.Tensor, list[tf.Operation]]:
+        """Waits and pulls beside the computation of the gradient; ends the step early if the fleet has completed it.
+
+        Args:
+            pushed: By ps and segment; states are the worker's after the step and before it.
+            done: Operations that end with a step that is not abandoned.
+            keep: Stores what is pulled; returns `Pulled.progress` of each segment.
+
+        Returns:
+            What `keep` returns; and operations on the ps that are a part of the step.
+        """
+        after, before, ends = [], [], []
+        for each in itertools.chain(*pushed):
+            (own, earlier), ended = each.exchange.await_beside_push(each.operations, self._local_step, each.states)
+            after.append(own)
+            before.append(earlier)
+            ends.append(ended)
+        with tf.device(self._computed.device), tf.control_dependencies([self._checked(before, keep), *done]):
+            return keep(after), ends
+
+    def _checked(self, pulled: Sequence[Pulled], keep: Callable[[Sequence[Pulled]], tf.Tensor]) -> tf.Tensor:
+        """Is known when the step is not abandoned, once everything is pulled."""
+        progress = tf.stack([segment.progress for segment in pulled])
+        with tf.control_dependencies([progress, *[bucket for segment in pulled for bucket in segment.buckets]]):
+            is_late = self.is_allowed & tf.not_equal(self._computed.read_value(), self._local_step + 1)
+        if self._index == 0:
+            is_late &= tf.reduce_any(progress[:, 0] < progress[:, 1])
+
+        def abandon() -> tf.Tensor:
+            with tf.control_dependencies([self.progress.assign(keep(pulled), read_value=False)]):
+                failed = tf.raw_ops.Assert(condition=tf.logical_not(is_late), data=[MESSAGE])
+            with tf.control_dependencies([failed]):
+                return tf.constant(True)
+
+        return tf.cond(is_late, abandon, lambda: tf.constant(False))
