@@ -20,13 +20,15 @@ EFFICIENCY = {8: 0.95, 32: 0.9, 64: 0.9}
 """What the wait divided by the mean step should be at least, by number of workers."""
 SPARE_SIZE, SPARE_WORKERS = 100_000, 4
 SLOW = ("options.slow_share=0.05", "options.slow_factor=5")
+NUM_WAITS = 10
+"""Operations of a step with slow ones, which a worker can abandon between two of them."""
 MEAN = "mean_ms"
 START_SECS_EACH = 15.0
 """For one of many workers that start at the same time on two cores."""
 TEXT = """A step waits {wait_ms} ms instead of computing; gradients are constants; gradient descent, 1 ps. The mean
 is over steps 20 and later, the median over all. `wait` divided by the mean step is the efficiency. `5 % slow`: one
 in twenty of a worker's steps waits five times as long; `4 + 1` has a spare, so that a step need not wait for the
-slowest worker."""
+slowest worker. The waits of these runs are {num_waits} operations, one after the other, like the layers of a model."""
 
 
 def main() -> int:
@@ -39,7 +41,7 @@ def main() -> int:
     args = parser.parse_args()
     plans = [scaling(size, args.workers, args.steps, args.wait_ms) for size in SIZES]
     plans.append(spare(args.slow_steps, args.wait_ms))
-    text = TEXT.format(wait_ms=args.wait_ms)
+    text = TEXT.format(wait_ms=args.wait_ms, num_waits=NUM_WAITS)
     return run("simulated", "Simulated compute", text, plans, args.rounds, args.results)
 
 
@@ -63,12 +65,13 @@ def scaling(size: int, workers: Sequence[int], steps: int, wait_ms: int) -> Plan
 def spare(steps: int, wait_ms: int) -> Plan:
     """Four workers of which some steps are slow, with and without a spare."""
     trained = workload(SPARE_SIZE, steps, wait_ms)
+    several = (f"options.num_waits={NUM_WAITS}",)
     clean, alone, helped = (f"psfleet, {name}" for name in ("4 + 0", "4 + 0, 5 % slow", "4 + 1, 5 % slow"))
     ways = [
         wait(wait_ms),
-        Contender(clean, fleet(trained, SPARE_WORKERS)),
-        Contender(alone, fleet(trained, SPARE_WORKERS, SLOW)),
-        Contender(helped, fleet(trained, SPARE_WORKERS, (*SLOW, "fleet.spares=1"))),
+        Contender(clean, fleet(trained, SPARE_WORKERS, several)),
+        Contender(alone, fleet(trained, SPARE_WORKERS, (*several, *SLOW))),
+        Contender(helped, fleet(trained, SPARE_WORKERS, (*several, *SLOW, "fleet.spares=1"))),
     ]
     goals = (Comparison(helped, clean, 1.2, MEAN), Comparison(alone, clean, None, MEAN))
     return Plan(Group(f"4 workers and a spare, {SPARE_SIZE:,} parameters", goals), ways)

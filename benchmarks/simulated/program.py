@@ -35,6 +35,7 @@ def build(
     slow_share: float = 0.0,
     slow_factor: int = 1,
     is_lent: bool = False,
+    num_waits: int = 1,
 ) -> psfleet.GraphProgram:
     """The program.
 
@@ -44,10 +45,11 @@ def build(
         slow_share: Share of a worker's steps that wait longer; each worker has others.
         slow_factor: How many times as long these wait.
         is_lent: Whether workers run steps that another process has built, as with in-graph replication.
+        num_waits: Number of operations that wait one after the other, each for its part of the time.
     """
 
     def loss(batch: tf.Tensor) -> tf.Tensor:
-        return waiting_loss(batch, shapes, wait_ms, slow_share, slow_factor, is_lent)
+        return waiting_loss(batch, shapes, wait_ms, slow_share, slow_factor, is_lent, num_waits)
 
     def train(shard_index: int, num_shards: int) -> tf.data.Dataset:
         del num_shards
@@ -68,6 +70,7 @@ def waiting_loss(
     slow_share: float = 0.0,
     slow_factor: int = 1,
     is_lent: bool = False,
+    num_waits: int = 1,
 ) -> tf.Tensor:
     """A float32 scalar of a batch, float32 [batch], and of variables, each of whose gradients is a constant.
 
@@ -85,7 +88,10 @@ def waiting_loss(
             # The first example of a batch is above this quantile in that share of batches.
             is_slow = batch[0] > NormalDist().inv_cdf(1 - slow_share)
             waited = tf.where(is_slow, slow_factor * waited, waited)
-        slept = (_slept_anywhere if is_lent else _slept)(waited) if wait_ms else waited
+        slept = waited
+        for _ in range(num_waits if wait_ms else 0):
+            with tf.control_dependencies([slept]):
+                slept = (_slept_anywhere if is_lent else _slept)(waited // num_waits)
     with tf.control_dependencies([slept]):
         means = tf.add_n([tf.reduce_mean(each) for each in weights])
         return tf.reduce_mean(tf.square(batch * means))
