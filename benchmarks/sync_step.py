@@ -21,6 +21,7 @@ from benchmarks.workload import HIDDEN, OPTIMIZERS, Workload
 
 STEPS = {128: 500, 1024: 150}
 """Timed synchronous steps of a run, by hidden units; twice as many asynchronous ones."""
+ASYNC = "update.mode=async"
 PER_GRADIENT = "cpu_ms_per_gradient"
 SYNC_GOALS = (
     Comparison("psfleet", "ddp", 0.85),
@@ -44,16 +45,19 @@ GOALS = {
     128: (
         *SYNC_GOALS,
         Comparison("psfleet async", "ps_strategy", 0.4),
+        Comparison("psfleet async colocated", "ps_strategy", 0.4),
         Comparison("psfleet", "compute", None, PER_GRADIENT),
     ),
     1024: (
         *SYNC_GOALS,
         Comparison("psfleet async", "ps_strategy", 0.67),
+        Comparison("psfleet async colocated", "ps_strategy", 0.67),
         Comparison("psfleet", "compute", 1.8, PER_GRADIENT),
+        Comparison("psfleet colocated", "compute", 1.8, PER_GRADIENT),
     ),
 }
 TEXT = """A ReLU MLP 784-hidden-hidden-10, batch {batch} per worker, {optimizer}, 2 workers and 1 ps on loopback.
-`psfleet colocated` has a ps in each worker (`fleet.colocate`). `compute` is one process without a ps. `sockets` is
+`colocated` is psfleet with a ps in each worker (`fleet.colocate`). `compute` is one process without a ps. `sockets` is
 the least that a ps must do: TensorFlow's gradient and update, and between them bytes over TCP, without an RPC
 library, counts, checks or recovery. `runtime` is the same in TensorFlow's runtime: a ps that consists of queues and one
 variable. `stock` is the recipe of TensorFlow 1 (`replica_device_setter`,
@@ -61,7 +65,7 @@ variable. `stock` is the recipe of TensorFlow 1 (`replica_device_setter`,
 actors that train with TensorFlow and whose weights are averaged after each step, `ps_strategy` TensorFlow 2's
 ParameterServerStrategy with a coordinator. Steps of `psfleet async` and `ps_strategy` are global steps, of one
 gradient each; all others average two. Milliseconds are medians of a run's steps,
-of these two contenders means. CPU time is that of all processes of a contender."""
+of these contenders means. CPU time is that of all processes of a contender."""
 
 
 def main() -> int:
@@ -107,7 +111,8 @@ def plan(hidden: int, args: argparse.Namespace) -> Plan:
         Contender("ray", partial(starting.ray, workload), "ray"),
         Contender("psfleet bfloat16", partial(psfleet, workload, [*args.overrides, "update.wire=bfloat16"])),
         Contender("ddp bfloat16", partial(starting.ddp, workload, "bfloat16"), "torch"),
-        Contender("psfleet async", partial(psfleet, twice, [*args.overrides, "update.mode=async"])),
+        Contender("psfleet async", partial(psfleet, twice, [*args.overrides, ASYNC])),
+        Contender("psfleet async colocated", partial(psfleet, twice, [*args.overrides, ASYNC, *COLOCATED])),
         Contender("ps_strategy", partial(starting.ps_strategy, twice)),
     ]
     title = f"784-{hidden}-{hidden}-10, {workload.num_parameters:,} parameters"
