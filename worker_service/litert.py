@@ -26,6 +26,8 @@ from worker_service.frontends.keras_evaluation import evaluate
 from worker_service.input_pipeline import batch_spec, evaluation_batches, read
 
 _OPERATION = re.compile(r"'(tf\.\w+)' op ")
+_BFLOAT16_OPERATION = re.compile(r'"(tf\.\w+)"\(.*bf16>')
+"""As the converter shows an operation with its types."""
 
 
 class LitertModel(keras.Model):
@@ -87,13 +89,20 @@ def converted(folder: Path, job: Job, examples: Sequence[Example] = ()) -> bytes
         try:
             content: bytes = converter.convert()
         except Exception as error:
-            operations = ", ".join(sorted(set(_OPERATION.findall(str(error)))))
+            operations = _operations(str(error))
             if not operations:
                 raise failure(job, "converting the model to LiteRT", error) from error
             raise ProgramError(
                 f"program {job.program!r}: the model cannot be converted: LiteRT has no operation for {operations}"
             ) from error
     return content
+
+
+def _operations(problem: str) -> str:
+    """The operations that the converter names; LiteRT may have an operation in other types than bfloat16."""
+    in_bfloat16 = set(_BFLOAT16_OPERATION.findall(problem))
+    found = sorted(set(_OPERATION.findall(problem)))
+    return ", ".join(f"{each} in bfloat16" if each in in_bfloat16 else each for each in found)
 
 
 def loaded(content: bytes, job: Job, named: Callable[[Any], Example]) -> Callable[[Any], tf.Tensor]:

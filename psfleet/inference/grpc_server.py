@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from psfleet import __version__
 from psfleet.errors import LostPeerError
@@ -57,7 +58,7 @@ async def serving_grpc(service: ModelService, host: str, port: int, access: Clie
         # gRPC closes those beyond it at once.
         ("grpc.max_allowed_incoming_connections", access.max_connections),
     )
-    server = grpc.aio.server(options=options, interceptors=(_Guard(access.token),))
+    server = grpc.aio.server(options=options, interceptors=(_Guard(access.token), _Decoder()))
     at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         if access.certificate is None:
@@ -161,3 +162,29 @@ class _Guard(grpc.aio.ServerInterceptor):
 
         # Of a stream, because the server reads the message of a unary call before it calls the handler.
         return grpc.stream_unary_rpc_method_handler(refuse)
+
+
+class _Decoder(grpc.aio.ServerInterceptor):
+    """Decodes the messages of calls: grpc's status for one that is broken is UNKNOWN, and it logs a traceback."""
+
+    async def intercept_service(
+        self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], details: grpc.HandlerCallDetails
+    ) -> Any:
+        """See `grpc.aio.ServerInterceptor`."""
+        handler = await continuation(details)
+        if handler is None:
+            return None
+
+        async def call(message: bytes, context: Any) -> Any:
+            async with _Aborting(context):
+                request = _decoded(handler.request_deserializer, message)
+            return await handler.unary_unary(request, context)
+
+        return grpc.unary_unary_rpc_method_handler(call, response_serializer=handler.response_serializer)
+
+
+def _decoded(decode: Callable[[bytes], Any], message: bytes) -> Any:
+    try:
+        return decode(message)
+    except DecodeError as error:
+        raise QueryError(Status.INVALID, f"the message cannot be decoded: {error}") from error

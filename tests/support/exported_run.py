@@ -36,6 +36,10 @@ def unconvertible_program():
         train=lambda index, count: tf.data.Dataset.from_tensor_slices((np.ones([4, 2]), np.ones([4, 1]))),
     )
 
+def bfloat16_program():
+    layers = [keras.layers.Input([2]), keras.layers.Dense(3, name="dense", dtype="mixed_bfloat16")]
+    return KerasProgram(model=lambda: keras.Sequential(layers, name="net"), loss="mse", train=keras_program().train)
+
 def evaluated_program():
     x = np.random.default_rng(1).normal(size=[64, 2]).astype(np.float32)
     y = x @ np.arange(6, dtype=np.float32).reshape(2, 3) + np.array([1, 2, 3], np.float32)

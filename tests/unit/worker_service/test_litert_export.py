@@ -100,7 +100,14 @@ def test_a_limit_without_evaluation_data_is_refused(tmp_path: Path) -> None:
         _exported(tmp_path, "keras_program", max_loss=1)
 
 
-def test_a_model_that_cannot_be_converted_names_the_operation(tmp_path: Path) -> None:
-    with pytest.raises(ProgramError, match=r"cannot be converted: LiteRT has no operation for tf\.Cholesky"):
-        _exported(tmp_path, "unconvertible_program")
+@pytest.mark.parametrize(
+    ("program", "operations"),
+    [
+        ("unconvertible_program", r"tf\.Cholesky, tf\.MatrixDiagPartV3"),
+        ("bfloat16_program", r"tf\.BiasAdd in bfloat16, tf\.MatMul in bfloat16"),
+    ],
+)
+def test_a_model_that_cannot_be_converted_names_the_operation(tmp_path: Path, program: str, operations: str) -> None:
+    with pytest.raises(ProgramError, match=f"cannot be converted: LiteRT has no operation for {operations}$"):
+        _exported(tmp_path, program)
     assert not (tmp_path / "out").exists()

@@ -164,6 +164,19 @@ def test_grpc_does_not_read_messages_without_the_token() -> None:
     assert found == [grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.RESOURCE_EXHAUSTED]
 
 
+def test_a_message_that_cannot_be_decoded_is_refused_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    async def use(port: int) -> grpc.RpcError:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            infer: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+            with pytest.raises(grpc.RpcError) as caught:
+                await infer(b"\xff\xff")
+            return caught.value
+
+    error = with_service(use, serving_grpc)
+    assert (error.code(), not caplog.records) == (grpc.StatusCode.INVALID_ARGUMENT, True), error
+    assert "cannot be decoded" in error.details()
+
+
 def test_an_error_is_short_enough_for_the_trailers_of_grpc() -> None:
     request = pb.ModelInferRequest(model_name="ü" * 4000)
 
