@@ -82,21 +82,28 @@ class Abandonment:
             What `keep` returns; and operations on the ps that are a part of the step.
         """
         after, before, ends = [], [], []
-        for each in itertools.chain(*pushed):
-            (own, earlier), ended = each.exchange.await_beside_push(each.operations, self._local_step, each.states)
-            after.append(own)
-            before.append(earlier)
-            ends.append(ended)
+        for of_shard in pushed:
+            before.append([])
+            for each in of_shard:
+                (own, earlier), ended = each.exchange.await_beside_push(each.operations, self._local_step, each.states)
+                after.append(own)
+                before[-1].append(earlier)
+                ends.append(ended)
         with tf.device(self._computed.device), tf.control_dependencies([self._checked(before, keep), *done]):
             return keep(after), ends
 
-    def _checked(self, pulled: Sequence[Pulled], keep: Callable[[Sequence[Pulled]], tf.Tensor]) -> tf.Tensor:
+    def _checked(
+        self, of_shards: Sequence[Sequence[Pulled]], keep: Callable[[Sequence[Pulled]], tf.Tensor]
+    ) -> tf.Tensor:
         """Is known when the step is not abandoned, once everything is pulled."""
+        pulled = list(itertools.chain(*of_shards))
         progress = tf.stack([segment.progress for segment in pulled])
         with tf.control_dependencies([progress, *[bucket for segment in pulled for bucket in segment.buckets]]):
             is_late = self.is_allowed & tf.not_equal(self._computed.read_value(), self._local_step + 1)
         if self._index == 0:
-            is_late &= tf.reduce_any(progress[:, 0] < progress[:, 1])
+            # A stop changes that of a shard's first segment only.
+            final_steps = tf.stack([of_shard[0].progress[1] for of_shard in of_shards for _ in of_shard])
+            is_late &= tf.reduce_any(progress[:, 0] < final_steps)
 
         def abandon() -> tf.Tensor:
             with tf.control_dependencies([self.progress.assign(keep(pulled), read_value=False)]):

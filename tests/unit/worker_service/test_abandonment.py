@@ -101,14 +101,17 @@ def test_no_two_steps_in_a_row_are_abandoned(monkeypatch: pytest.MonkeyPatch) ->
         assert allowed == [True, False, True]
 
 
-def test_the_chief_does_not_abandon_the_final_step() -> None:
-    train = {"steps": 1, "batch_size": 1}
+@pytest.mark.parametrize("stop_step", [None, 1])
+def test_the_chief_does_not_abandon_the_final_step(stop_step: int | None) -> None:
+    """That of the job, or of a stop, which only the first of two segments knows."""
+    train = {"steps": 100 if stop_step else 1, "batch_size": 1}
     with (
         graph_fleet(front_end=BLOCKED_TENSORS, fleet=SPARE, train=train) as fleet,
         fleet.worker(1) as other,
         fleet.worker(0, step_secs=DYING_SECS) as chief,
     ):
         chief_step = begin_step_without_end(fleet, chief, 0)
+        assert stop_step is None or fleet.shards[0].set_final_step(stop_step)
         other_step = other.push(1, 0)
         fleet.advance()
         assert other_step.result(STEP_SECS)[1].tolist() == [[1, 1]]
