@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -34,6 +35,28 @@ class BlockedTensors(TwoTensors):
 
 
 BLOCKED_TENSORS = BlockedTensors()
+
+
+class GatedTensors(TwoTensors):
+    """`TwoTensors` whose gradients come once `gate` is set, if x is 7.
+
+    Attributes:
+        gate: For the test to set.
+    """
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+
+    def build(self, *args: Any, **named: Any) -> TrainingGraph:
+        """See `FrontEnd`."""
+        training = super().build(*args, **named)
+
+        def pass_gate(x: np.ndarray) -> np.ndarray:
+            assert x != 7 or self.gate.wait(STEP_SECS)
+            return x
+
+        with tf.control_dependencies([tf.numpy_function(pass_gate, [training.feeds[0]], tf.float32)]):
+            return replace(training, gradients=tuple(tf.identity(gradient) for gradient in training.gradients))
 
 
 def begin_step_without_end(
@@ -99,6 +122,24 @@ def test_no_two_steps_in_a_row_are_abandoned(monkeypatch: pytest.MonkeyPatch) ->
             fleet.advance()
             made.result(STEP_SECS)
         assert allowed == [True, False, True]
+
+
+def test_a_late_step_that_is_not_abandoned_ends_with_what_the_fleet_has_then() -> None:
+    """Not with the parameters of the step after it, on which the next gradient would be late, too."""
+    gated = GatedTensors()
+    with graph_fleet(front_end=gated, fleet=SPARE) as fleet, fleet.worker(0) as chief, fleet.worker(1) as slow:
+        slow_step = begin_step_without_end(fleet, slow, 0)
+        for local_step in range(4):
+            chief_step = chief.push(0, local_step)
+            fleet.advance()
+            chief_step.result(STEP_SECS)
+            if local_step == 0:
+                assert slow_step.result(STEP_SECS)[0] is None
+                slow_step = slow.push(7, 1)
+        gated.gate.set()
+        loss, steps = slow_step.result(STEP_SECS)
+        assert loss is not None
+        assert steps.tolist() == [[4, 100]]
 
 
 @pytest.mark.parametrize("stop_step", [None, 1])
