@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.graph_fleet import DYING_SECS, STEP_SECS, GraphFleet, InProcessWorker, TwoTensors, batch, graph_fleet
+from support.graph_fleet import DYING_SECS, SIZE, STEP_SECS, GraphFleet, InProcessWorker, TwoTensors, batch, graph_fleet
 from support.rows import first_rows
 from support.state_front_end import MovingAverages, averages, moving_average
 
@@ -140,6 +141,19 @@ def test_a_late_step_that_is_not_abandoned_ends_with_what_the_fleet_has_then() -
         loss, steps = slow_step.result(STEP_SECS)
         assert loss is not None
         assert steps.tolist() == [[4, 100]]
+
+
+def test_a_step_that_is_not_abandoned_keeps_its_norm_and_counts_its_wait() -> None:
+    waited = 0.3
+    with graph_fleet(fleet=SPARE) as fleet, fleet.worker(0) as chief:
+        chief.session.measure_norm(True)
+        chief_step = chief.push(3, 0)
+        fleet.wait_for_size("gradients", 1)
+        time.sleep(waited)
+        fleet.advance()
+        assert chief_step.result(STEP_SECS)[0] is not None
+        assert chief.session.gradient_norm() == pytest.approx(3 * (2 * SIZE) ** 0.5)
+        assert fleet.shards[0].counters().waited_secs[0] >= waited
 
 
 @pytest.mark.parametrize("stop_step", [None, 1])
