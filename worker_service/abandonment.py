@@ -30,10 +30,11 @@ def is_abandonment(error: tf.errors.OpError) -> bool:
 class Abandonment:
     """The part of a step's graph that ends it early.
 
-    From its beginning the step also waits for all ps, and pulls, for which each ps gets the local step at once: a small
-    message more. If the fleet completes it before this worker has its
-    gradient, the worker keeps what it has pulled, and an error ends the call: TensorFlow then starts no further
-    operation of it, on any of its tasks. Those that run come to their end.
+    A step that may end early also waits for all ps from its beginning, and pulls, for which each ps gets the local step
+    at once: a small message more. If the fleet completes it before this worker has its gradient, the worker keeps what
+    it has pulled, and an error ends the call: TensorFlow then starts no further operation of it, on any of its tasks.
+    Those that run come to their end. Any other step waits and pulls after its push: one that is late would else end
+    with the parameters of the step after it, wherever the fleet is by then.
 
     The chief does not abandon the final step, which belongs to its records.
 
@@ -81,22 +82,34 @@ class Abandonment:
         Returns:
             What `keep` returns; and operations on the ps that are a part of the step.
         """
-        after, before, ends = [], [], []
-        for each in itertools.chain(*pushed):
-            (own, earlier), ended = each.exchange.await_beside_push(each.operations, self._local_step, each.states)
-            after.append(own)
-            before.append(earlier)
-            ends.append(ended)
+        with tf.device(self._computed.device):
+            early_step = tf.where(self.is_allowed, self._local_step, tf.constant(-1, tf.int64))
+        after, ends = [], []
+        before: list[list[Pulled]] = []
+        for of_shard in pushed:
+            before.append([])
+            for each in of_shard:
+                (own, earlier), ended = each.exchange.await_beside_push(
+                    each.operations, each.stamp, early_step, each.states
+                )
+                after.append(own)
+                before[-1].append(earlier)
+                ends.append(ended)
         with tf.device(self._computed.device), tf.control_dependencies([self._checked(before, keep), *done]):
             return keep(after), ends
 
-    def _checked(self, pulled: Sequence[Pulled], keep: Callable[[Sequence[Pulled]], tf.Tensor]) -> tf.Tensor:
+    def _checked(
+        self, of_shards: Sequence[Sequence[Pulled]], keep: Callable[[Sequence[Pulled]], tf.Tensor]
+    ) -> tf.Tensor:
         """Is known when the step is not abandoned, once everything is pulled."""
+        pulled = list(itertools.chain(*of_shards))
         progress = tf.stack([segment.progress for segment in pulled])
         with tf.control_dependencies([progress, *[bucket for segment in pulled for bucket in segment.buckets]]):
             is_late = self.is_allowed & tf.not_equal(self._computed.read_value(), self._local_step + 1)
         if self._index == 0:
-            is_late &= tf.reduce_any(progress[:, 0] < progress[:, 1])
+            # A stop changes that of a shard's first segment only.
+            final_steps = tf.stack([of_shard[0].progress[1] for of_shard in of_shards for _ in of_shard])
+            is_late &= tf.reduce_any(progress[:, 0] < final_steps)
 
         def abandon() -> tf.Tensor:
             with tf.control_dependencies([self.progress.assign(keep(pulled), read_value=False)]):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.graph_fleet import DYING_SECS, STEP_SECS, GraphFleet, InProcessWorker, TwoTensors, batch, graph_fleet
+from support.graph_fleet import DYING_SECS, SIZE, STEP_SECS, GraphFleet, InProcessWorker, TwoTensors, batch, graph_fleet
 from support.rows import first_rows
 from support.state_front_end import MovingAverages, averages, moving_average
 
@@ -34,6 +36,28 @@ class BlockedTensors(TwoTensors):
 
 
 BLOCKED_TENSORS = BlockedTensors()
+
+
+class GatedTensors(TwoTensors):
+    """`TwoTensors` whose gradients come once `gate` is set, if x is 7.
+
+    Attributes:
+        gate: For the test to set.
+    """
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+
+    def build(self, *args: Any, **named: Any) -> TrainingGraph:
+        """See `FrontEnd`."""
+        training = super().build(*args, **named)
+
+        def pass_gate(x: np.ndarray) -> np.ndarray:
+            assert x != 7 or self.gate.wait(STEP_SECS)
+            return x
+
+        with tf.control_dependencies([tf.numpy_function(pass_gate, [training.feeds[0]], tf.float32)]):
+            return replace(training, gradients=tuple(tf.identity(gradient) for gradient in training.gradients))
 
 
 def begin_step_without_end(
@@ -101,14 +125,48 @@ def test_no_two_steps_in_a_row_are_abandoned(monkeypatch: pytest.MonkeyPatch) ->
         assert allowed == [True, False, True]
 
 
-def test_the_chief_does_not_abandon_the_final_step() -> None:
-    train = {"steps": 1, "batch_size": 1}
+def test_a_late_step_that_is_not_abandoned_ends_with_what_the_fleet_has_then() -> None:
+    """Not with the parameters of the step after it, on which the next gradient would be late, too."""
+    gated = GatedTensors()
+    with graph_fleet(front_end=gated, fleet=SPARE) as fleet, fleet.worker(0) as chief, fleet.worker(1) as slow:
+        slow_step = begin_step_without_end(fleet, slow, 0)
+        for local_step in range(4):
+            chief_step = chief.push(0, local_step)
+            fleet.advance()
+            chief_step.result(STEP_SECS)
+            if local_step == 0:
+                assert slow_step.result(STEP_SECS)[0] is None
+                slow_step = slow.push(7, 1)
+        gated.gate.set()
+        loss, steps = slow_step.result(STEP_SECS)
+        assert loss is not None
+        assert steps.tolist() == [[4, 100]]
+
+
+def test_a_step_that_is_not_abandoned_keeps_its_norm_and_counts_its_wait() -> None:
+    waited = 0.3
+    with graph_fleet(fleet=SPARE) as fleet, fleet.worker(0) as chief:
+        chief.session.measure_norm(True)
+        chief_step = chief.push(3, 0)
+        fleet.wait_for_size("gradients", 1)
+        time.sleep(waited)
+        fleet.advance()
+        assert chief_step.result(STEP_SECS)[0] is not None
+        assert chief.session.gradient_norm() == pytest.approx(3 * (2 * SIZE) ** 0.5)
+        assert fleet.shards[0].counters().waited_secs[0] >= waited
+
+
+@pytest.mark.parametrize("stop_step", [None, 1])
+def test_the_chief_does_not_abandon_the_final_step(stop_step: int | None) -> None:
+    """That of the job, or of a stop, which only the first of two segments knows."""
+    train = {"steps": 100 if stop_step else 1, "batch_size": 1}
     with (
         graph_fleet(front_end=BLOCKED_TENSORS, fleet=SPARE, train=train) as fleet,
         fleet.worker(1) as other,
         fleet.worker(0, step_secs=DYING_SECS) as chief,
     ):
         chief_step = begin_step_without_end(fleet, chief, 0)
+        assert stop_step is None or fleet.shards[0].set_final_step(stop_step)
         other_step = other.push(1, 0)
         fleet.advance()
         assert other_step.result(STEP_SECS)[1].tolist() == [[1, 1]]

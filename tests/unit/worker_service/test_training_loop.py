@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -53,18 +53,20 @@ class Session:
 
     Args of the constructor:
         script: By call, the global step after it, on each ps if there are several; None: a peer is lost.
+        abandoned: Local steps of those that end without a gradient.
     """
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, abandoned: Collection[int] = ()) -> None:
         self._script = script
+        self._abandoned = abandoned
         self.trained: list[tuple[int, int]] = []
         self.awaited: list[int] = []
 
-    def train(self, batch: Batch, local_step: int, number: int) -> tuple[float, np.ndarray]:
+    def train(self, batch: Batch, local_step: int, number: int) -> tuple[float | None, np.ndarray]:
         """See `WorkerSession`."""
         assert number == int(batch[0]), "a gradient has the number of its batch"
         self.trained.append((local_step, number))
-        return 0.0, self._next()
+        return None if local_step in self._abandoned else 0.0, self._next()
 
     def await_step(self, local_step: int) -> np.ndarray:
         """See `WorkerSession`."""
@@ -77,6 +79,20 @@ class Session:
             raise LostPeerError("a ps went away")
         steps = [after] if isinstance(after, int) else after
         return np.array([[step, FINAL_STEP if self._script else step] for step in steps])
+
+
+class Observed:
+    """An observer that notes the steps."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def start(self, global_step: int) -> None:
+        """See `Observer`."""
+
+    def step(self, session: Any, batch: Batch, global_step: int, loss: float, secs: float) -> None:
+        """See `Observer`."""
+        self.steps.append(global_step)
 
 
 class Worker:
@@ -126,6 +142,20 @@ def test_steps_that_others_made_are_skipped_by_reading_on() -> None:
     worker = Worker()
     assert worker.session(0, [1, 5, 6, 7]).trained == [(0, 0), (1, 1), (5, 5), (6, 6)]
     assert worker.data.starts == [0]
+
+
+def test_a_step_that_is_abandoned_is_neither_observed_nor_counted_as_a_gradient() -> None:
+    session: Any = Session([1, 3, 4], abandoned=[1])
+    start, progress, observed = (
+        SessionStart(np.array([[0, FINAL_STEP]]), np.array([-1])),
+        TrainingProgress(),
+        Observed(),
+    )
+    train(
+        session, start, SyncPart(), Batches(Data(), BatchNumbers(True, 2), Deadlines(), 0, progress), progress, observed
+    )
+    assert (session.trained, observed.steps) == ([(0, 0), (1, 1), (3, 3)], [1, 4])
+    assert (progress.step, progress.pushed, progress.abandoned) == (4, 2, 1)
 
 
 def test_a_batch_far_ahead_or_behind_is_read_from_there() -> None:
