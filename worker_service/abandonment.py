@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -15,6 +16,9 @@ from worker_service.pulled import Pulled
 
 MESSAGE = "psfleet: the fleet has completed this step"
 """Of the error that ends it."""
+MAX_IN_A_BURST = 100
+SECS_EACH = 10.0
+"""TensorFlow never frees about 4 kB of each call that fails: 30 MB in a day."""
 
 
 def may_abandon_steps(job: Job) -> bool:
@@ -25,6 +29,34 @@ def may_abandon_steps(job: Job) -> bool:
 def is_abandonment(error: tf.errors.OpError) -> bool:
     """Whether an error ended a step that was abandoned."""
     return MESSAGE in error.message
+
+
+class Allowance:
+    """Which steps of a worker may be abandoned.
+
+    Not one after another that was, and on average one in `SECS_EACH`. A pause saves up to `MAX_IN_A_BURST`.
+
+    Args of the constructor:
+        clock: In seconds, never set back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._left = float(MAX_IN_A_BURST)
+        self._counted = clock()
+        self._was_abandoned = False
+
+    def is_given(self) -> bool:
+        """Whether the next step may be abandoned."""
+        now = self._clock()
+        self._left = min(MAX_IN_A_BURST, self._left + (now - self._counted) / SECS_EACH)
+        self._counted = now
+        return self._left >= 1 and not self._was_abandoned
+
+    def step_ended(self, was_abandoned: bool) -> None:
+        """The newest step has ended."""
+        self._was_abandoned = was_abandoned
+        self._left -= was_abandoned
 
 
 class Abandonment:

@@ -18,7 +18,7 @@ from psfleet.addresses import Address
 from psfleet.errors import LostPeerError
 from psfleet.job.job import Job
 from psfleet.tf.server import cluster_config, fuse_what_runs
-from worker_service.abandonment import is_abandonment
+from worker_service.abandonment import Allowance, is_abandonment
 from worker_service.accumulation import microbatches
 from worker_service.first_pull import NEWEST, pull_one_step
 from worker_service.in_graph.merged import ReplicaStep
@@ -69,7 +69,7 @@ class WorkerSession:
         self._session = v1.Session(f"grpc://{own.data}", graph=step.graph, config=config)
         self._closing, self.closed = threading.Lock(), threading.Event()
         self._pulled = np.zeros((0, 2), np.int64)
-        self._wants_norm = self._may_abandon = True
+        self._wants_norm, self._allowance = True, Allowance()
         self.losses: dict[str, float] = {}
 
     @property
@@ -141,19 +141,20 @@ class WorkerSession:
             number: Of the batch. A ps applies a worker's gradient of a number once.
 
         Returns:
-            The loss of the batch, None if the step was abandoned, which no two steps in a row are: see `Abandonment`;
+            The loss of the batch, None if the step was abandoned, see `Abandonment` and `Allowance`;
             global step and final step of each shard after the step, int64 `[num_ps, 2]`.
         """
         with translate_errors(f", step {local_step + 1}: ", self._index):
             try:
-                loss, self._pulled = self._calls.train(batch, local_step, number, self._wants_norm, self._may_abandon)
+                may_abandon = self._allowance.is_given()
+                loss, self._pulled = self._calls.train(batch, local_step, number, self._wants_norm, may_abandon)
             except tf.errors.InvalidArgumentError as error:
                 if self._step.abandonment is None or not is_abandonment(error):
                     raise
-                self._may_abandon = False
+                self._allowance.step_ended(was_abandoned=True)
                 self._pulled = self._session.run(self._step.abandonment.progress, options=self._options)
                 return None, by_ps(self._pulled, self._job.fleet.ps)
-            self._may_abandon = True
+            self._allowance.step_ended(was_abandoned=False)
             self.losses[self._step.loss_names[self._calls.loss_of(number)]] = loss
             return loss, by_ps(self._pulled, self._job.fleet.ps)
 

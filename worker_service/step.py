@@ -108,7 +108,6 @@ class StepGraph:
                     for loss, each in enumerate(training.each)
                 ]
                 self.accumulate = [part.accumulate for part in parts if part.accumulate is not None]
-            self.targets: list[Sequence[tf.Operation]] = []
             self.order = loss_order(layout.parameters, job.train.alternate)
             self.loss_names = loss_names(layout.parameters)
             self.local_update: tf.Tensor | None = None
@@ -137,6 +136,7 @@ class StepGraph:
         has_microbatches = job.train.accumulate > 1
         self.microbatch = v1.placeholder(tf.int64, [], name="microbatch") if has_microbatches else self.number
         self.parameters = local_variable("parameters", [layout.parameters.size], tf.float32)
+        self.targets: list[Sequence[tf.Operation]] = []
         has_one_step = update_part(job).has_one_local_step
         self._local_steps = None if has_one_step else local_variable("local_steps", [layout.num_ps], tf.int64)
         self.state = local_variable("state", [layout.state.size], tf.uint8)

@@ -17,7 +17,7 @@ from support.state_front_end import MovingAverages, averages, moving_average
 
 from psfleet.errors import LostPeerError
 from psfleet.job.job import parse_job
-from worker_service.abandonment import may_abandon_steps
+from worker_service.abandonment import MAX_IN_A_BURST, SECS_EACH, Allowance, may_abandon_steps
 from worker_service.frontends.interface import TrainingGraph
 
 SPARE = {"workers": 1, "spares": 1}
@@ -154,6 +154,29 @@ def test_a_step_that_is_not_abandoned_keeps_its_norm_and_counts_its_wait() -> No
         assert chief_step.result(STEP_SECS)[0] is not None
         assert chief.session.gradient_norm() == pytest.approx(3 * (2 * SIZE) ** 0.5)
         assert fleet.shards[0].counters().waited_secs[0] >= waited
+
+
+def test_a_worker_abandons_a_burst_of_steps_and_then_one_in_some_seconds() -> None:
+    now = 0.0
+    allowance = Allowance(lambda: now)
+
+    def abandoned() -> int:
+        """Abandons every other step until none may be."""
+        count = 0
+        while allowance.is_given():
+            allowance.step_ended(was_abandoned=True)
+            assert not allowance.is_given(), "no two in a row"
+            allowance.step_ended(was_abandoned=False)
+            count += 1
+        return count
+
+    assert abandoned() == MAX_IN_A_BURST
+    now += 3.5 * SECS_EACH
+    assert abandoned() == 3
+    now += SECS_EACH
+    assert abandoned() == 1
+    now += 1000 * MAX_IN_A_BURST * SECS_EACH
+    assert abandoned() == MAX_IN_A_BURST
 
 
 @pytest.mark.parametrize("stop_step", [None, 1])
