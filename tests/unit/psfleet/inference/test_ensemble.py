@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from psfleet.inference.batches import Inputs
-from psfleet.inference.ensemble import MIN_SILENT_SECS, Ensemble
+from psfleet.inference.batches import MAX_IN_FLIGHT, Batcher, Combined, Inputs
+from psfleet.inference.ensemble import GRACE_SECS, MIN_SILENT_SECS, Ensemble
 from psfleet.inference.predictions import Prediction, mean, version_of
 from psfleet.inference.tensors import ModelMetadata, QueryError, Status, TensorMetadata
 
@@ -86,6 +86,62 @@ def test_a_batch_waits_no_longer_for_a_member_that_another_batch_found_late() ->
         return loop.time() - began
 
     assert asyncio.run(ask_twice()) < 30.0
+
+
+def test_queries_that_have_waited_behind_a_lost_member_have_time_for_the_others() -> None:
+    timeout_secs, predict_secs = 1.0, 4 * GRACE_SECS
+    ensemble = Ensemble("net", 2, timeout_secs)
+    slow, lost = (FakeLink(ensemble, index, None) for index in (0, 1))
+    slow.value = 2.0
+
+    async def ask() -> list[Combined | BaseException]:
+        loop = asyncio.get_running_loop()
+        slow.send = lambda number, inputs: loop.call_later(predict_secs, slow.answer, number, 3)  # type: ignore[method-assign]
+        batcher = Batcher(ensemble.ask, 3, 0.0, loop.time)
+        queries = [batcher.answer(X) for _ in range(MAX_IN_FLIGHT + 4)]
+        return await asyncio.gather(*queries, return_exceptions=True)
+
+    found = asyncio.run(ask())
+    assert [each.num_models if isinstance(each, Combined) else each for each in found] == [1] * len(found)
+    assert len(lost.numbers) == MAX_IN_FLIGHT, "it is late after half of the time"
+
+
+def test_a_member_that_others_wait_for_counts_if_it_answers_after_half_of_the_time() -> None:
+    ensemble = Ensemble("net", 2, 1.0)
+    FakeLink(ensemble, 0, 2.0)
+    slow = FakeLink(ensemble, 1, None)
+
+    async def ask() -> Combined:
+        loop = asyncio.get_running_loop()
+        released = asyncio.Event()
+        answer = loop.create_task(ensemble.ask(X, loop.time(), released.set))
+        await released.wait()
+        assert (ensemble.is_late(1), answer.done()) == (True, False)
+        slow.value = 4.0
+        slow.answer(slow.numbers[0], 3)
+        assert ensemble.num_ready == 2
+        return await answer
+
+    assert asyncio.run(ask()).num_models == 2
+
+
+def test_a_batch_without_a_prediction_waits_for_members_that_another_batch_found_late() -> None:
+    ensemble = Ensemble("net", 2, 0.05)
+    links = [FakeLink(ensemble, index, None) for index in (0, 1)]
+
+    async def ask_twice() -> Combined:
+        loop = asyncio.get_running_loop()
+        first = loop.create_task(ensemble.ask(X, loop.time()))
+        second = loop.create_task(ensemble.ask(X, loop.time() + 60.0))
+        with pytest.raises(QueryError, match="no member of net has answered"):
+            await first
+        assert ensemble.num_ready == 0
+        links[1].value = 4.0
+        links[1].answer(links[1].numbers[1], 3)
+        return await second
+
+    found = asyncio.run(ask_twice())
+    assert (found.num_models, found.outputs[0][0]) == (1, 4.0)
 
 
 @pytest.mark.parametrize("late", [False, True])
