@@ -29,11 +29,12 @@ from psfleet.cli.arguments import (
 )
 from psfleet.cli.output import progress_console
 from psfleet.cli.status_table import table_of
-from psfleet.errors import SIGNAL_BASE, UsageError
+from psfleet.errors import SIGNAL_BASE, BadJobError, UsageError
+from psfleet.job.activity import kind_of
 from psfleet.job.job import load_job, name_of
 from psfleet.launch.followed import collect_followed
 from psfleet.launch.followers import following
-from psfleet.launch.platform import COMPOSE, Request, chief_of
+from psfleet.launch.platform import COMPOSE, Platform, Request, chief_of
 from psfleet.launch.results import fetch
 from psfleet.launch.scale import scale as scale_fleet
 from psfleet.launch.status import container_statuses, standing_statuses
@@ -201,11 +202,21 @@ def down(
     name = name_of(job)
     place = platform(on, context, namespace)
     chief = chief_of(place.members(name))
+    kind = chief.activity if chief is not None else _kind_without_chief(place, name)
     take_down(place, name, results)
     then = "`psfleet up` resumes from its newest checkpoint"
-    if chief is not None and chief.activity:
-        then = f"the command that started the {chief.activity} continues it"
+    if kind:
+        then = f"the command that started the {kind} continues it"
     typer.echo(f"{name}: down" + ("" if results else f"; {then}"))
+
+
+def _kind_without_chief(place: Platform, name: str) -> str:
+    """The kind of a fleet whose start was interrupted; empty: it would have trained, or that is not known."""
+    try:
+        return kind_of(place.activity(name))
+    except BadJobError:
+        # Of another version of psfleet; it must be removable, too.
+        return ""
 
 
 @app.command()

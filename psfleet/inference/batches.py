@@ -59,7 +59,8 @@ class Batcher:
     """Sends queries in batches.
 
     Args of the constructor:
-        ask: Computes the answer to a batch; gets its inputs, and when its first query arrived.
+        ask: Computes the answer to a batch; gets its inputs, when its first query arrived, and a function to call when
+            another batch can be computed before this has ended.
         max_rows: Of a batch; a query with more rows is a batch by itself.
         linger_secs: How long a query waits for others at most, unless too many batches are in flight.
         clock: Monotonic time in seconds.
@@ -69,7 +70,7 @@ class Batcher:
 
     def __init__(
         self,
-        ask: Callable[[Inputs, float], Awaitable[Combined]],
+        ask: Callable[[Inputs, float, Callable[[], object]], Awaitable[Combined]],
         max_rows: int,
         linger_secs: float,
         clock: Callable[[], float] = time.monotonic,
@@ -83,6 +84,7 @@ class Batcher:
         self._max_wait_secs = max_wait_secs
         self._max_in_flight = MAX_IN_FLIGHT * replicas
         self._groups: dict[Shapes, _Group] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._in_flight: set[asyncio.Task[None]] = set()
 
     async def answer(self, inputs: Inputs) -> Combined:
@@ -122,6 +124,7 @@ class Batcher:
                 del self._groups[shapes]
             if batch:
                 task = asyncio.get_running_loop().create_task(self._run(batch))
+                self._tasks.add(task)
                 self._in_flight.add(task)
 
     def _taken(self, queries: list[_Waiting]) -> list[_Waiting]:
@@ -140,23 +143,28 @@ class Batcher:
         return batch
 
     async def _run(self, batch: list[_Waiting]) -> None:
-        try:
-            await self._compute(batch, batch[0].arrived)
-        finally:
-            task = asyncio.current_task()
-            assert task is not None, "it runs in a task of `_send_due`"
+        task = asyncio.current_task()
+        assert task is not None, "it runs in a task of `_send_due`"
+
+        def release() -> None:
             self._in_flight.discard(task)
             self._send_due()
 
-    async def _compute(self, batch: list[_Waiting], since: float) -> None:
+        try:
+            await self._compute(batch, batch[0].arrived, release)
+        finally:
+            self._tasks.discard(task)
+            release()
+
+    async def _compute(self, batch: list[_Waiting], since: float, release: Callable[[], object]) -> None:
         try:
             inputs = [np.concatenate(each) for each in zip(*(query.inputs for query in batch), strict=True)]
-            _split(batch, await self._ask(inputs, since))
+            _split(batch, await self._ask(inputs, since, release))
         except Exception as error:
             if isinstance(error, QueryError) and error.status is Status.FAILED and len(batch) > 1:
                 # The model refuses one of the queries: the others have answers.
                 for query in batch:
-                    await self._compute([query], self._clock())
+                    await self._compute([query], self._clock(), release)
                 return
             for query in batch:
                 if not query.answer.done():

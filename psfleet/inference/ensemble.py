@@ -1,28 +1,28 @@
 """Sends queries to all models of an ensemble, and combines the predictions that arrive within the timeout.
 
 Runs in one event loop. Each model has one member or several, its replicas, of which one is sent a batch. After a member
-has missed a timeout, queries do not wait for it until it has answered all that it was sent.
+has missed a timeout, queries do not wait for it until it has answered all that it was sent. One that is silent while
+others answer is late after half of a timeout: what it was sent waits for it, but takes no room from further batches.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from psfleet.inference.batches import Combined, Inputs
-from psfleet.inference.members import Batch, Link, Member, Route
+from psfleet.inference.members import Batch, Link, Member, Route, idlest
 from psfleet.inference.predictions import Prediction, checked, combined, unfit, version_of, without_rows
 from psfleet.inference.tensors import ModelMetadata, QueryError, Status
-
-logger = logging.getLogger("psfleet.front")
 
 MIN_SILENT_SECS = 3.0
 """For so long, or as long as queries wait, a member may answer nothing that it was sent."""
 GRACE_SECS = 0.05
 """Time that members have at least for a batch which had to wait."""
 LATE_SHARE = 0.4
-"""Of the timeout: a member that has been silent for so long is not asked, if another one answers in its place."""
+"""Of the timeout: a member that has been silent for so long is not asked, if others answer."""
+MIN_LOOK_SECS = 0.01
+"""Least interval of looks at what a batch still waits for."""
 
 
 class Ensemble:
@@ -76,7 +76,7 @@ class Ensemble:
             return problem
         self.metadata = metadata
         self.leave(index)
-        self._members[index] = Member(link, step)
+        self._members[index] = Member(index, link, step)
         return ""
 
     def leave(self, index: int) -> None:
@@ -92,18 +92,18 @@ class Ensemble:
         """
         for index, member in self._members.items():
             if member.outstanding and not member.is_late and now - member.waited_since > self._silent_secs:
-                text = "member %d has given no sign of life for %g s"
-                logger.warning(text, index, self._silent_secs, extra={"event": "member_late", "member": index})
-                self.miss(index)
+                member.set_late(f"has given no sign of life for {self._silent_secs:g} s")
+                self._give_up(index)
             if self.metadata is not None and not member.outstanding:
                 self._send(member, self._next(), [without_rows(each) for each in self.metadata.inputs], now)
 
-    async def ask(self, inputs: Inputs, arrived: float) -> Combined:
+    async def ask(self, inputs: Inputs, arrived: float, release: Callable[[], object] = lambda: None) -> Combined:
         """The mean of the predictions of all models.
 
         Args:
             inputs: In the model's order, `[rows, ...]`.
             arrived: When the query arrived, on the event loop's clock.
+            release: Called when this waits for late members only: the others have room for another batch.
 
         Raises:
             QueryError: No member is ready or answers in time, or all have failed.
@@ -112,13 +112,13 @@ class Ensemble:
             raise QueryError(Status.UNAVAILABLE, f"no member of {self._name} is ready")
         loop = asyncio.get_running_loop()
         until = max(arrived + self._timeout_secs, loop.time() + GRACE_SECS)
-        batch = Batch(self._next(), inputs, loop.create_future(), loop.time(), until)
+        batch = Batch(self._next(), inputs, loop.create_future(), loop.time(), until, release)
         self._batches[batch.number] = batch
         end = loop.call_at(until, self._expire, batch)
-        if self.replicas > 1:
-            self._look_later(batch)
+        self._look_later(batch)
         try:
-            self._ask(batch, [self._idlest(ready, model) for model in {self._model(index) for index in ready}])
+            of_models = [{each for each in ready if self._model(each) == model} for model in {*map(self._model, ready)}]
+            self._ask(batch, [idlest(members, self._batches.values()) for members in of_models])
             await batch.done
         finally:
             end.cancel()
@@ -137,9 +137,7 @@ class Ensemble:
             return
         member.step, member.waited_since = prediction.step, now
         member.outstanding.discard(number)
-        if member.is_late and not member.outstanding:
-            member.is_late = False
-            logger.info("member %d answers again", index, extra={"event": "member_back", "member": index})
+        member.set_present()
         self.take(index, number, prediction)
 
     def take(self, index: int, number: int, prediction: Prediction) -> None:
@@ -149,6 +147,9 @@ class Ensemble:
             model = self._model(index)
             batch.predictions[model] = checked(prediction, batch.rows)
             batch.wait_no_longer({each for each in batch.waits_for if self._model(each) == model})
+            self._members[index].set_present()
+            if self._waits_for_late(batch):
+                batch.wait_no_longer(set(batch.waits_for))
 
     def is_late(self, index: int) -> bool:
         """Whether a member is not asked, because it has not answered."""
@@ -170,14 +171,6 @@ class Ensemble:
             if not member.is_late and (self.route is None or self.route.has(index))
         }
 
-    def _idlest(self, members: Collection[int], model: int) -> int:
-        """The member of a model that has the fewest batches to answer."""
-        waiting = {index: 0 for index in members if self._model(index) == model}
-        for batch in self._batches.values():
-            for index in batch.waits_for & waiting.keys():
-                waiting[index] += 1
-        return min(waiting, key=lambda index: (waiting[index], index))
-
     def _ask(self, batch: Batch, members: Collection[int]) -> None:
         batch.asked.update(members)
         batch.waits_for.update(members)
@@ -190,46 +183,53 @@ class Ensemble:
     def _ask_another(self, batch: Batch, model: int) -> bool:
         """Sends a batch to a member of a model that was not sent it; whether there is one."""
         if others := {index for index in self._ready() - batch.asked if self._model(index) == model}:
-            self._ask(batch, [self._idlest(others, model)])
+            self._ask(batch, [idlest(others, self._batches.values())])
         return bool(others)
 
     def _look_later(self, batch: Batch) -> None:
-        """Has other members asked once half of the time that a batch has left is over."""
+        """Looks at a batch once half of the time that it has left is over."""
         loop = asyncio.get_running_loop()
-        batch.look = loop.call_later((batch.until - loop.time()) / 2, self._ask_others, batch)
+        batch.look = loop.call_later(max((batch.until - loop.time()) / 2, MIN_LOOK_SECS), self._look, batch)
 
-    def _ask_others(self, batch: Batch) -> None:
-        """Sends a batch to another member of each that has not answered, and if that is late all that it has."""
+    def _look(self, batch: Batch) -> None:
+        """Has other members of a model asked if one has not answered, and finds out which members are late."""
         now, waited_for = asyncio.get_running_loop().time(), sorted(batch.waits_for)
         asked = {model for model in {*map(self._model, waited_for)} if self._ask_another(batch, model)}
         for index in waited_for:
             silent_secs = now - self._members[index].silent_since(batch)
-            if self._model(index) not in asked or silent_secs < LATE_SHARE * self._timeout_secs:
+            is_replaced = self._model(index) in asked
+            if silent_secs < LATE_SHARE * self._timeout_secs or not (is_replaced or batch.predictions):
                 continue
-            text = "member %d has not answered for %.2g s, another one is asked"
-            logger.warning(text, index, silent_secs, extra={"event": "member_late", "member": index})
-            self._members[index].is_late = True
+            self._members[index].set_late(f"has not answered for {silent_secs:.2g} s, others are asked")
             for each in list(self._batches.values()):
-                if index in each.waits_for and each is not batch:
+                if is_replaced and index in each.waits_for and each is not batch:
                     self._ask_another(each, self._model(index))
-        if asked:
-            self._look_later(batch)
+        for each in filter(self._waits_for_late, list(self._batches.values())):
+            each.release()
+        self._look_later(batch)
+
+    def _waits_for_late(self, batch: Batch) -> bool:
+        """Whether a batch has predictions, and all members that could add another one are late."""
+        return bool(batch.predictions) and all(map(self.is_late, batch.waits_for))
 
     def _expire(self, batch: Batch) -> None:
         """Answers without the members that have not replied; they are late for all other batches, too."""
         members = set(batch.waits_for)
         batch.wait_no_longer(members)
         for index in sorted(members):
-            text = "member %d has not answered within %g s"
-            logger.warning(text, index, self._timeout_secs, extra={"event": "member_late", "member": index})
-            self.miss(index)
+            self._members[index].set_late(f"has not answered within {self._timeout_secs:g} s")
+            self._give_up(index, is_lost=False)
 
-    def _give_up(self, index: int) -> None:
-        """No batch waits for a member any more, but for another one of its model, if there is one."""
+    def _give_up(self, index: int, is_lost: bool = True) -> None:
+        """No batch waits for a member any more, but one without a prediction for one that is late but not lost.
+
+        Such a batch would fail, and the member may answer yet. Another one of its model is asked, if there is one.
+        """
         for batch in list(self._batches.values()):
             if index in batch.waits_for:
                 self._ask_another(batch, self._model(index))
-                batch.wait_no_longer({index})
+                if is_lost or batch.predictions:
+                    batch.wait_no_longer({index})
 
     def _send(self, member: Member, number: int, inputs: Inputs, now: float) -> None:
         if not member.outstanding:

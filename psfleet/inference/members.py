@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from psfleet.inference.batches import Inputs
 from psfleet.inference.predictions import Prediction
+
+logger = logging.getLogger("psfleet.front")
 
 
 class Link(Protocol):
@@ -33,6 +36,7 @@ class Member:
     """A member that has joined.
 
     Attributes:
+        index: Of the service.
         link: The way to it.
         step: Of its weights, as of its last reply.
         outstanding: Numbers of the batches that it has not answered.
@@ -40,6 +44,7 @@ class Member:
         is_late: Whether it is not asked, because it has not answered.
     """
 
+    index: int
     link: Link
     step: int
     outstanding: set[int] = field(default_factory=set)
@@ -49,6 +54,18 @@ class Member:
     def silent_since(self, batch: Batch) -> float:
         """Since when it has answered nothing, given a batch that it has not answered."""
         return min(batch.sent, self.waited_since) if self.outstanding else batch.sent
+
+    def set_late(self, why: str) -> None:
+        """It is not asked; says why, unless it is late already."""
+        if not self.is_late:
+            logger.warning("member %d %s", self.index, why, extra={"event": "member_late", "member": self.index})
+        self.is_late = True
+
+    def set_present(self) -> None:
+        """It has answered: it is asked again, unless it was sent more."""
+        if self.is_late and not self.outstanding:
+            self.is_late = False
+            logger.info("member %d answers again", self.index, extra={"event": "member_back", "member": self.index})
 
 
 @dataclass
@@ -61,10 +78,11 @@ class Batch:
         done: Is set when it waits for no member.
         sent: When it was sent first, on the event loop's clock.
         until: When it is answered without the members that have not replied, on the same clock.
+        release: Called when it waits for late members only.
         asked: Indices of the members that were sent it.
         waits_for: Those of them whose prediction would be used.
         predictions: The first one of each model, by its index.
-        look: Asks other members; None: there are no replicas.
+        look: The next look at what it waits for.
     """
 
     number: int
@@ -72,6 +90,7 @@ class Batch:
     done: asyncio.Future[None]
     sent: float
     until: float
+    release: Callable[[], object]
     asked: set[int] = field(default_factory=set)
     waits_for: set[int] = field(default_factory=set)
     predictions: dict[int, Prediction] = field(default_factory=dict)
@@ -87,3 +106,12 @@ class Batch:
         self.waits_for -= members
         if not self.waits_for and not self.done.done():
             self.done.set_result(None)
+
+
+def idlest(members: set[int], batches: Iterable[Batch]) -> int:
+    """The member that has the fewest batches to answer."""
+    waiting = dict.fromkeys(members, 0)
+    for batch in batches:
+        for index in batch.waits_for & waiting.keys():
+            waiting[index] += 1
+    return min(waiting, key=lambda index: (waiting[index], index))

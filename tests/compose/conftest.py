@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
-from support.images import build_images, docker, require_engine
+from support.images import bridge_address, build_images, require_engine
 from support.s3_server import S3Server, s3_server, use
 
 
@@ -20,8 +19,7 @@ def _images() -> None:
 @pytest.fixture
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     """A server outside of the fleet's networks: on the engine's machine, at its address on the default bridge."""
-    (bridge,) = json.loads(docker("network", "inspect", "bridge").stdout)
-    with s3_server(bridge["IPAM"]["Config"][0]["Gateway"]) as server:
+    with s3_server(bridge_address()) as server:
         use(server, monkeypatch)
         server.make_bucket("fleet")
         yield server

@@ -18,7 +18,7 @@ from support.asking import FIRST, Asking
 from support.compose_fleet import COMMAND_SECS, START_SECS
 from support.compose_service import FRONT, TOKEN, ComposeService, compose_service
 from support.exported_run import BIAS, KERNEL, X, with_checkpoint
-from support.images import docker
+from support.images import bridge_address, docker
 from support.rows import first_rows
 from support.served import query
 
@@ -154,8 +154,7 @@ def test_clients_verify_the_certificate_of_the_front(tmp_path: Path) -> None:
 
 @pytest.mark.extended
 def test_a_service_at_all_addresses_has_its_metrics_on_loopback_alone(tmp_path: Path) -> None:
-    (bridge,) = json.loads(docker("network", "inspect", "bridge").stdout)
-    other = bridge["IPAM"]["Config"][0]["Gateway"]
+    other = bridge_address()
     (metrics,) = free_addresses(1)
 
     def page(host: str, port: int, path: str) -> tuple[int, str]:

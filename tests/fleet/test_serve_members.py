@@ -99,9 +99,11 @@ def test_four_replicas_of_a_model_that_waits_have_four_times_the_throughput_of_o
         folder = tmp_path / str(replicas)
         folder.mkdir()
         run = run_of(folder, "run", "waiting_program")
+        (metrics,) = free_addresses(1)
         options = ["--replicas", str(replicas), "--members", mode, "--timeout-secs", "30", "--max-batch-rows", "3"]
-        with serving(folder, [run], *options) as service:
-            service.await_joins(replicas)
+        with serving(folder, [run], *options, "--metrics-port", str(metrics.port)) as service:
+            # In one graph they take queries once a session has them, some time after they have joined.
+            service.await_ready(replicas, metrics.port)
 
             def ask(queries: int, service: Served = service) -> None:
                 with service.client() as client:

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -83,6 +84,14 @@ def built(folder: Path) -> Iterator[str]:
         yield tag
     finally:
         docker("image", "rm", "--force", tag)
+
+
+def bridge_address() -> str:
+    """The address of the engine's machine on the default bridge."""
+    (bridge,) = json.loads(docker("network", "inspect", "bridge").stdout)
+    configuration = bridge["IPAM"]["Config"][0]
+    # Docker 20.10 does not name it until the engine starts again: it is the first one.
+    return configuration.get("Gateway") or str(next(ip_network(configuration["Subnet"]).hosts()))
 
 
 @contextmanager

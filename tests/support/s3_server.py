@@ -58,6 +58,11 @@ class S3Server:
         with urllib.request.urlopen(request, timeout=10.0):
             return StoreFolder(f"s3://{name}")
 
+    def empty(self) -> None:
+        """Removes all buckets: moto keeps those of all servers of this process."""
+        with urllib.request.urlopen(f"{self.url}/moto-api/reset", data=b"", timeout=10.0):
+            self.requests.clear()
+
     def application(self, app: Callable[..., Any]) -> Callable[..., Iterable[bytes]]:
         """A WSGI application that passes requests on to another one, unless a fault refuses them."""
 
@@ -78,7 +83,7 @@ class S3Server:
 
 @contextmanager
 def s3_server(host: str = "127.0.0.1") -> Iterator[S3Server]:
-    """Runs a server on a free port, and ends it with the block; clients of this process from before are forgotten.
+    """Runs an empty server on a free port, and ends it with the block; clients from before are forgotten.
 
     Args:
         host: The address that it listens on.
@@ -95,6 +100,7 @@ def s3_server(host: str = "127.0.0.1") -> Iterator[S3Server]:
     thread = threading.Thread(target=http.serve_forever, name="s3-server", daemon=True)
     thread.start()
     try:
+        server.empty()
         yield server
     finally:
         http.shutdown()

@@ -74,6 +74,14 @@ class Served:
             READY_SECS, f"{number} members", done=lambda joined: joined == number,
         )  # fmt: skip
 
+    def await_ready(self, number: int, metrics_port: int) -> None:
+        """Waits until so many members would be asked."""
+        wait_until(
+            lambda: [line.split()[-1] for line in self.metrics(metrics_port).splitlines()
+                     if line.startswith("psfleet_members_ready")],
+            READY_SECS, f"{number} members that take queries", done=[f"{number}.0"].__eq__,
+        )  # fmt: skip
+
     def await_version(self, version: str) -> None:
         """Waits until answers are of a version."""
         with self.client() as client:

@@ -13,9 +13,11 @@ import pytest
 from support.command_line import JOB, Psfleet, commands
 from support.report_samples import DONE
 from support.scripted_platform import ScriptedPlatform, ended, log, member
+from support.service_samples import request
 
 from psfleet.cli import fleets, log_lines, logs
-from psfleet.errors import UsageError
+from psfleet.errors import BadJobError, UsageError
+from psfleet.job.activity import Activity
 from psfleet.job.job import load_job
 from psfleet.launch.followers import following
 from psfleet.launch.platform import Request
@@ -96,6 +98,31 @@ def test_the_address_of_tensorboard_is_printed_before_training(
     said = psfleet("up", "job.yaml")
     assert said.out.splitlines()[0] == "tensorboard: http://127.0.0.1:6007"
     assert "detached; the run continues. `psfleet up job.yaml --on compose` reattaches to it, `psfleet down" in said.out
+
+
+@pytest.mark.parametrize(
+    ("found", "then"),
+    [
+        (request().activity, "the command that started the service continues it"),
+        (None, "`psfleet up` resumes from its newest checkpoint"),
+        (BadJobError("of another version"), "`psfleet up` resumes from its newest checkpoint"),
+    ],
+    ids=["service", "training run", "of another version"],
+)
+def test_down_says_what_continues_a_fleet_whose_start_ended_before_its_chief(
+    psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch, found: Activity | BadJobError | None, then: str
+) -> None:
+    platform = ScriptedPlatform([])
+
+    def activity(name: str) -> Activity | None:
+        if isinstance(found, BadJobError):
+            raise found
+        return found
+
+    monkeypatch.setattr(platform, "activity", activity)
+    monkeypatch.setattr(platform, "remove", lambda name, results: True)
+    use(monkeypatch, lambda *where: platform)
+    assert psfleet("down", "tiny", "--on", "kubernetes").out == f"tiny: down; {then}\n"
 
 
 def test_a_fleet_that_another_command_follows_is_left_to_it(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:

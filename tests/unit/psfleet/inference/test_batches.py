@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ class Computer:
         self.rows: list[int] = []
         self.in_flight = self.most_in_flight = 0
 
-    async def ask(self, inputs: Inputs, arrived: float) -> Combined:
+    async def ask(self, inputs: Inputs, arrived: float, release: object) -> Combined:
         self.rows.append(len(inputs[0]))
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
@@ -66,6 +67,30 @@ def test_few_batches_are_computed_at_a_time_and_others_wait() -> None:
     assert len(found) == len(computer.rows) == 20
 
 
+def test_a_batch_that_gives_its_place_away_makes_room_for_one_other() -> None:
+    async def run() -> list[int]:
+        rows, ends = [], asyncio.Event()
+
+        async def ask(inputs: Inputs, arrived: float, release: Callable[[], object]) -> Combined:
+            rows.append(len(inputs[0]))
+            if len(rows) == 1:
+                for _ in range(2):
+                    asyncio.get_running_loop().call_soon(release)
+            await ends.wait()
+            return Combined(inputs, "1", 1)
+
+        batcher = Batcher(ask, 1, 0.0, asyncio.get_running_loop().time)
+        queries = [asyncio.ensure_future(batcher.answer([np.ones([1, 1])])) for _ in range(MAX_IN_FLIGHT + 3)]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        begun = len(rows)
+        ends.set()
+        await asyncio.gather(*queries)
+        return [begun, len(rows)]
+
+    assert asyncio.run(run()) == [MAX_IN_FLIGHT + 1, MAX_IN_FLIGHT + 3]
+
+
 def test_rows_of_other_shapes_are_other_batches() -> None:
     computer = Computer()
     found = answered(computer, [np.ones([2, 3]), np.ones([2, 4]), np.ones([1, 3])], 64)
@@ -104,9 +129,9 @@ def test_a_query_that_has_waited_too_long_is_refused_and_not_computed() -> None:
     async def ask() -> list[Combined | BaseException]:
         released = asyncio.Event()
 
-        async def ask_later(inputs: Inputs, arrived: float) -> Combined:
+        async def ask_later(inputs: Inputs, arrived: float, release: object) -> Combined:
             await released.wait()
-            return await computer.ask(inputs, arrived)
+            return await computer.ask(inputs, arrived, release)
 
         batcher = Batcher(ask_later, 1, 0.0, lambda: secs[0], max_wait_secs=2.0)
         queries = []

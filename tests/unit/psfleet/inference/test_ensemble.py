@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from psfleet.inference.batches import Inputs
-from psfleet.inference.ensemble import MIN_SILENT_SECS, Ensemble
+from psfleet.inference.batches import MAX_IN_FLIGHT, Batcher, Combined, Inputs
+from psfleet.inference.ensemble import GRACE_SECS, MIN_SILENT_SECS, Ensemble
 from psfleet.inference.predictions import Prediction, mean, version_of
 from psfleet.inference.tensors import ModelMetadata, QueryError, Status, TensorMetadata
 
@@ -86,6 +87,70 @@ def test_a_batch_waits_no_longer_for_a_member_that_another_batch_found_late() ->
         return loop.time() - began
 
     assert asyncio.run(ask_twice()) < 30.0
+
+
+def test_queries_that_have_waited_behind_a_lost_member_have_time_for_the_others() -> None:
+    timeout_secs, predict_secs = 1.0, 4 * GRACE_SECS
+    ensemble = Ensemble("net", 2, timeout_secs)
+    slow, lost = (FakeLink(ensemble, index, None) for index in (0, 1))
+    slow.value = 2.0
+
+    async def ask() -> list[Combined | BaseException]:
+        loop = asyncio.get_running_loop()
+        slow.send = lambda number, inputs: loop.call_later(predict_secs, slow.answer, number, 3)  # type: ignore[method-assign]
+        batcher = Batcher(ensemble.ask, 3, 0.0, loop.time)
+        queries = [batcher.answer(X) for _ in range(MAX_IN_FLIGHT + 4)]
+        return await asyncio.gather(*queries, return_exceptions=True)
+
+    found = asyncio.run(ask())
+    assert [each.num_models if isinstance(each, Combined) else each for each in found] == [1] * len(found)
+    assert len(lost.numbers) == MAX_IN_FLIGHT, "it is late after half of the time"
+
+
+@pytest.mark.parametrize("is_in_graph", [False, True])
+def test_a_member_that_answers_after_half_of_the_time_counts_and_is_asked_again(is_in_graph: bool) -> None:
+    ensemble, sent = Ensemble("net", 2, 1.0), list[int]()
+    links = [FakeLink(ensemble, index, None) for index in (0, 1)]
+    if is_in_graph:
+        ensemble.route = SimpleNamespace(has=lambda index: True, send=lambda number, *_: sent.append(number))
+
+    async def ask() -> Combined:
+        loop = asyncio.get_running_loop()
+        released = asyncio.Event()
+        answer = loop.create_task(ensemble.ask(X, loop.time(), released.set))
+        await asyncio.sleep(0)
+        for link in links:
+            prediction = Prediction(1, [np.ones([3], np.float32)])
+            if is_in_graph:
+                ensemble.take(link.index, sent[0], prediction)
+            else:
+                ensemble.reply(link.index, link, link.numbers[0], prediction, loop.time())
+            if link is links[0]:
+                await released.wait()
+                assert (ensemble.num_ready, answer.done()) == (1, False)
+        assert ensemble.num_ready == 2
+        return await answer
+
+    assert asyncio.run(ask()).num_models == 2
+
+
+def test_a_batch_without_a_prediction_waits_for_members_that_another_batch_found_late() -> None:
+    ensemble = Ensemble("net", 2, 0.05)
+    links = [FakeLink(ensemble, index, None) for index in (0, 1)]
+
+    async def ask_twice() -> Combined:
+        loop = asyncio.get_running_loop()
+        first = loop.create_task(ensemble.ask(X, loop.time()))
+        second = loop.create_task(ensemble.ask(X, loop.time() + 60.0))
+        with pytest.raises(QueryError, match="no member of net has answered"):
+            await first
+        assert ensemble.num_ready == 0
+        links[1].value = 4.0
+        links[1].answer(links[1].numbers[1], 3)
+        return await second
+
+    found = asyncio.run(ask_twice())
+    assert (found.num_models, found.outputs[0][0]) == (1, 4.0)
 
 
 @pytest.mark.parametrize("late", [False, True])

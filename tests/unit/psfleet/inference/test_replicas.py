@@ -222,7 +222,7 @@ def test_each_replica_has_two_batches_at_a_time() -> None:
     async def run() -> None:
         release = asyncio.Event()
 
-        async def ask(inputs: Inputs, since: float) -> Combined:
+        async def ask(inputs: Inputs, since: float, _: object) -> Combined:
             asked.append(len(inputs[0]))
             await release.wait()
             return Combined(list(inputs), "1", 1)
