@@ -48,7 +48,7 @@ class ColocatedPs:
         self._settings, self._stop = settings, stop
         self._leaving = threading.Event()
         show_gpus(job.device, settings.index)
-        target = boot(plane.own, job.device, job.device.virtual_cpus, answers_peers=True)
+        target = boot(plane.own, job.device, job.device.virtual_cpus, reacts_while_computing=True)
         plane.check()
         self.servicer = ControlServicer(target, settings.run, settings.cause, plane)
         self._metrics = PsMetrics(settings.index)

@@ -14,6 +14,7 @@ from psfleet.tf.gpus import show_gpus
 from psfleet.tf.server import boot
 from psfleet.tf.towers import tower_devices
 from psfleet.tls.data_plane import DataPlane
+from worker_service.abandonment import may_abandon_steps
 from worker_service.batches import Batches, BatchNumbers
 from worker_service.build_deadline import building
 from worker_service.chief.leading import lead
@@ -40,7 +41,8 @@ def train(process: MemberProcess, plane: DataPlane, lease: StoreLease | None) ->
     function = lent_batches(job, index)
     if not job.fleet.colocate:
         show_gpus(job.device, index)
-        boot(plane.own, job.device, job.device.virtual_cpus, answers_peers=job.fleet.parts > 1)
+        reacts = job.fleet.parts > 1 or may_abandon_steps(job)
+        boot(plane.own, job.device, job.device.virtual_cpus, reacts_while_computing=reacts)
         plane.check()
     logger.info("building the model and tracing a step", extra={"event": "starting"})
     with building(job.program, job.deadlines.first_secs, process.stall_report(), process.stop):

@@ -34,7 +34,7 @@ def boot(
     address: Address,
     device: Device | None,
     num_cpus: int | None = None,
-    answers_peers: bool = False,
+    reacts_while_computing: bool = False,
     is_on_own_host: bool = False,
 ) -> str:
     """Starts the server of a one-task cluster, which runs until the process exits.
@@ -46,7 +46,7 @@ def boot(
         address: The server listens on its port: on its host only if that is one of loopback, else on all interfaces.
         device: Threads and accelerators; None: TensorFlow's defaults, with as many threads as the container has cores.
         num_cpus: Number of CPU devices, which share the threads; None: one.
-        answers_peers: See `server_config`.
+        reacts_while_computing: See `server_config`.
         is_on_own_host: Whether it listens on its host only, also if that is not one of loopback.
 
     Returns:
@@ -60,7 +60,7 @@ def boot(
     loopback = address.loopback_host
     only = resolved(address.host) if is_on_own_host and not loopback else loopback
     cluster = tf.train.ClusterSpec({"boot": [address.data]})
-    config = server_config(device, answers_peers)
+    config = server_config(device, reacts_while_computing)
     if num_cpus is not None:
         # Not `tf.config.set_logical_device_configuration`, which is for eager execution: a server ignores it.
         config.device_count["CPU"] = num_cpus
@@ -100,19 +100,19 @@ def resolved(host: str) -> str:
     return wait_until(found, RESOLVE_SECS, f"the address of {host}")
 
 
-def server_config(device: Device | None, answers_peers: bool) -> v1.ConfigProto:
+def server_config(device: Device | None, reacts_while_computing: bool) -> v1.ConfigProto:
     """The options of a process's server.
 
     Args:
         device: As in `boot`.
-        answers_peers: Whether others need tensors of this process while it computes: unless the device says how many,
-            it then has at least two threads for operations. TensorFlow answers requests for tensors in these; a single
-            one would answer when it has nothing left to compute.
+        reacts_while_computing: Whether others need tensors of this process while it computes, or it has to act on what
+            arrives meanwhile. Unless the device says how many, it then has at least two threads for operations.
+            TensorFlow does both in these; a single one would do it when it has nothing left to compute.
     """
     config = session_config(device)
     is_given = device is not None and device.inter_op_threads is not None
     # 0 is TensorFlow's default: one for each core.
-    if answers_peers and not is_given and config.inter_op_parallelism_threads == 1:
+    if reacts_while_computing and not is_given and config.inter_op_parallelism_threads == 1:
         config.inter_op_parallelism_threads = 2
     return config
 

@@ -131,6 +131,29 @@ def test_with_a_spare_no_step_waits_for_a_worker_that_is_held(tmp_path: Path) ->
         assert not fleet.entries("lost_peer")
 
 
+def test_with_a_spare_a_worker_abandons_a_step_that_the_others_have_completed(tmp_path: Path) -> None:
+    """The gradient of worker 1 is held. It abandons the first step, whatever comes before the last one, and pulls."""
+    held = {"fleet": {"workers": 1, "spares": 1}, "train": {"steps": 100_000}, "options": {"holds_gradients": True}}
+    with training(tmp_path, step_secs=0.0, hold="gradient-1", **held) as fleet:
+        fleet.gates.hold(0)
+        looked = fleet.gates.folder / "looked-at-hold-gradient-1"
+        fleet.wait_for(looked.exists, START_SECS, "worker 1 to begin its first step")
+        fleet.gates.release(0)
+        fleet.wait_for(lambda: newest_step(fleet, 1), START_SECS, "worker 1 to abandon a step")
+        fleet.gates.release("gradient-1")
+        fleet.wait_for_step(fleet.step() + 60)
+        fleet.launcher.send_signal(signal.SIGINT)
+        assert fleet.end() == 130
+        assert fleet.report().gradients.per_worker["1"].pushed > 10
+        assert not fleet.entries("lost_peer", index=1)
+
+
+def newest_step(fleet: Fleet, index: int) -> int:
+    """The step of a worker's parameters, as the chief has logged it; 0 before the first."""
+    tables = [entry["workers"] for entry in fleet.entries("fleet")]
+    return max((row["step"] for table in tables for row in table if row["index"] == index), default=0)
+
+
 def swap(fleet: Fleet, free: int, held: int) -> None:
     """Releases the data of one shard, and holds those of another."""
     fleet.gates.release(free)

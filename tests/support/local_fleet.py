@@ -56,7 +56,7 @@ class Gates:
     folder: Path
 
     def hold(self, shard: int | str) -> None:
-        """Holds back the data of a shard, except what is prefetched already; or the `evaluation` or `build`."""
+        """Holds back the data of a shard, except what is prefetched already; or the `evaluation`, `build` and so on."""
         (self.folder / f"hold-{shard}").touch()
 
     def release(self, shard: int | str) -> None:
@@ -232,7 +232,7 @@ def training(
     folder: Path,
     *arguments: str,
     step_secs: float = 0.05,
-    hold: int | None = None,
+    hold: int | str | None = None,
     programs: Sequence[str] = (PROGRAM.stem,),
     **sections: Any,
 ) -> Iterator[Fleet]:
@@ -241,7 +241,7 @@ def training(
     Args:
         folder: Takes the job file, the program, and the run's folder `out`; the same again resumes the run.
         arguments: For the command.
-        hold: The shard whose data are held from the beginning.
+        hold: The shard whose data are held from the beginning, or what else `Gates.hold` takes.
         step_secs, programs, sections: As for `paced_job`.
     """
     job, gates = paced_job(folder, step_secs, programs, sections)

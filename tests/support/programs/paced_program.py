@@ -24,7 +24,9 @@ FOREVER = threading.Event()
 """Never set: waiting for it paces the data."""
 
 
-def build(gates: str, step_secs: float, epoch_steps: int = EXAMPLES) -> psfleet.GraphProgram:
+def build(
+    gates: str, step_secs: float, epoch_steps: int = EXAMPLES, holds_gradients: bool = False
+) -> psfleet.GraphProgram:
     """A perceptron with one hidden layer; in jobs with two parts its last layer is in part 1.
 
     Args:
@@ -33,6 +35,8 @@ def build(gates: str, step_secs: float, epoch_steps: int = EXAMPLES) -> psfleet.
             and this function in worker 0 while it has a file `hold-build`.
         step_secs: Seconds for an example, which is a batch and so a step.
         epoch_steps: Examples of a shard. With spares, each worker changes to another shard after them.
+        holds_gradients: Whether a worker computes no gradient while that folder has a file `hold-gradient-<index>`: it
+            looks at it again and again, each time by an operation, and leaves a file `looked-at-<its name>`.
     """
 
     while os.environ.get("PSFLEET_INDEX") == "0" and Path(gates, "hold-build").exists():
@@ -61,7 +65,27 @@ def build(gates: str, step_secs: float, epoch_steps: int = EXAMPLES) -> psfleet.
         signature = (tf.TensorSpec([FEATURES], tf.float32), tf.TensorSpec([1], tf.float32))
         return tf.data.Dataset.from_generator(held_examples, output_signature=signature)
 
-    return psfleet.GraphProgram(loss=_loss, train=train, evaluate=evaluate)
+    def loss(batch: Any) -> Any:
+        gate = Path(gates, f"hold-gradient-{os.environ.get('PSFLEET_INDEX')}")
+        with tf.control_dependencies([_opened(gate, batch[0])] if holds_gradients else []):
+            return _loss([tf.identity(each) for each in batch])
+
+    return psfleet.GraphProgram(loss=loss, train=train, evaluate=evaluate)
+
+
+def _opened(gate: Path, x: tf.Tensor) -> tf.Tensor:
+    """Is known once the gate is open, after x."""
+
+    def is_held(_: np.bool_) -> np.bool_:
+        FOREVER.wait(LOOK_SECS)
+        gate.with_name(f"looked-at-{gate.name}").touch()
+        return np.bool_(gate.exists())
+
+    with tf.control_dependencies([tf.identity(x)]):
+        first = tf.constant(True)
+    return v1.while_loop(
+        lambda held: held, lambda held: tf.ensure_shape(tf.numpy_function(is_held, [held], tf.bool), []), [first]
+    )
 
 
 def _loss(batch: Any) -> Any:
