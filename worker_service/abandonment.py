@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
-import tensorflow.compat.v1 as v1
 
 from psfleet.job.job import Job
-from worker_service.exchanges import Pushed
+from worker_service.cancellation_points import add_points
+from worker_service.exchanges import push
+from worker_service.frontends.interface import TrainingGraph
 from worker_service.loss_step import LossStep, local_variable
 from worker_service.pulled import Pulled
+from worker_service.push_pull import Exchange
 
 MESSAGE = "psfleet: the fleet has completed this step"
 """Of the error that ends it."""
+CPU = "/device:CPU:0"
+"""Where an assertion is one: on a GPU it does nothing."""
 MAX_IN_A_BURST = 100
 SECS_EACH = 10.0
 """TensorFlow never frees about 4 kB of each call that fails: 30 MB in a day."""
+MIN_STEP_SECS = 0.02
+NUM_STEPS = 3
+"""Last steps that have to take so long; the first one of a session always does."""
 
 
 def may_abandon_steps(job: Job) -> bool:
@@ -34,29 +42,35 @@ def is_abandonment(error: tf.errors.OpError) -> bool:
 class Allowance:
     """Which steps of a worker may be abandoned.
 
-    Not one after another that was, and on average one in `SECS_EACH`. A pause saves up to `MAX_IN_A_BURST`.
+    Not one after another that was, and on average one in `SECS_EACH`. A pause saves up to `MAX_IN_A_BURST`. None while
+    steps are short: one that may be abandoned takes 0.5 ms longer.
 
     Args of the constructor:
         clock: In seconds, never set back.
+        min_secs: Of each of the last steps that were not abandoned.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, min_secs: float | None = None) -> None:
         self._clock = clock
+        self._min_secs = MIN_STEP_SECS if min_secs is None else min_secs
         self._left = float(MAX_IN_A_BURST)
-        self._counted = clock()
+        self._began = clock()
+        self._secs = deque([0.0] * NUM_STEPS, maxlen=NUM_STEPS)
         self._was_abandoned = False
 
-    def is_given(self) -> bool:
-        """Whether the next step may be abandoned."""
+    def begin(self) -> bool:
+        """A step begins; whether it may be abandoned."""
         now = self._clock()
-        self._left = min(MAX_IN_A_BURST, self._left + (now - self._counted) / SECS_EACH)
-        self._counted = now
-        return self._left >= 1 and not self._was_abandoned
+        self._left = min(MAX_IN_A_BURST, self._left + (now - self._began) / SECS_EACH)
+        self._began = now
+        return self._left >= 1 and not self._was_abandoned and min(self._secs) >= self._min_secs
 
-    def step_ended(self, was_abandoned: bool) -> None:
-        """The newest step has ended."""
+    def end(self, was_abandoned: bool) -> None:
+        """The step has ended."""
         self._was_abandoned = was_abandoned
         self._left -= was_abandoned
+        if not was_abandoned:
+            self._secs.append(self._clock() - self._began)
 
 
 class Abandonment:
@@ -64,9 +78,9 @@ class Abandonment:
 
     A step that may end early also waits for all ps from its beginning, and pulls, for which each ps gets the local step
     at once: a small message more. If the fleet completes it before this worker has its gradient, the worker keeps what
-    it has pulled, and an error ends the call: TensorFlow then starts no further operation of it, on any of its tasks.
-    Those that run come to their end. Any other step waits and pulls after its push: one that is late would else end
-    with the parameters of the step after it, wherever the fleet is by then.
+    it has pulled, and an error ends the call at one of the points between its operations: see `add_points`. Any other
+    step waits and pulls after its push: one that is late would else end with the parameters of the step after it,
+    wherever the fleet is by then.
 
     The chief does not abandon the final step, which belongs to its records.
 
@@ -76,20 +90,82 @@ class Abandonment:
         local_step: int64 scalar on the worker.
 
     Attributes:
-        is_allowed: bool scalar placeholder.
-        progress: int64 variable `[num_segments, 2]`: global step and final step of each segment, as `StepGraph.steps`
-            returns them, after a step was abandoned.
+        taken: To be run after a step was abandoned: int64 `[num_segments, 2]`, global step and final step of each
+            segment, as `StepGraph.steps` returns them.
     """
 
     def __init__(self, index: int, num_segments: int, local_step: tf.Tensor) -> None:
         self._index = index
         self._local_step = local_step
-        self.is_allowed = v1.placeholder(tf.bool, [], name="may_abandon")
-        self._computed = local_variable("computed_step", [], tf.int64)
-        self.progress = local_variable("progress", [num_segments, 2], tf.int64)
+        with tf.device(CPU):
+            self._computed = local_variable("computed_step", [], tf.int64)
+            self._is_over = local_variable("is_over", [], tf.bool)
+            self._progress = local_variable("progress", [num_segments, 2], tf.int64)
+            with tf.control_dependencies([self._is_over.assign(False, read_value=False)]):
+                self.taken = self._progress.read_value()
 
-    def computed(self, part: LossStep) -> tf.Operation:
-        """From now on the step is not abandoned: the worker has all results.
+    def add_points(self, operations: Sequence[tf.Operation], training: TrainingGraph) -> None:
+        """Adds points to the operations of a program at which a step ends that the fleet has completed.
+
+        A program with several losses gets none: operations of one of them would wait for those of another.
+        """
+        if len(training.each) > 1:
+            return
+        tables = [table.values for table in training.tables]
+        results = [training.loss, *training.gradients, *training.new_state, *tables]
+
+        def failing() -> tf.Operation:
+            with tf.device(CPU):
+                return tf.raw_ops.Assert(condition=tf.logical_not(self._is_over.read_value()), data=[MESSAGE])
+
+        add_points(operations, results, failing)
+
+    def step(
+        self,
+        part: LossStep,
+        loss: int,
+        exchanges: Sequence[Sequence[Exchange]],
+        state: tf.Variable,
+        number: tf.Tensor,
+        keep: Callable[[Sequence[Pulled]], tf.Tensor],
+    ) -> tuple[list[tf.Tensor], list[tf.Operation]]:
+        """Adds a step with one of the losses that ends early if the fleet has completed it.
+
+        Args:
+            part: With the loss and its gradient.
+            loss: Its index.
+            exchanges: By ps and segment.
+            state: This worker's.
+            number: Of the gradient, int64 scalar on the worker.
+            keep: Stores what is pulled; returns `Pulled.progress` of each segment.
+
+        Returns:
+            The loss, and what `keep` returns; and operations on the ps that have to end, too.
+        """
+        with tf.device(state.device):
+            states = zip(
+                *(tf.split(each, len(exchanges)) for each in (part.new_state, state.read_value())), strict=True
+            )
+            stamp = tf.stack([self._local_step, number])
+            computed = [self._when_computed(part)]
+        after, ends = [], []
+        before: list[list[Pulled]] = []
+        for shard, (of_shard, own) in enumerate(zip(exchanges, states, strict=True)):
+            before.append([])
+            for each in push(of_shard, part.gradients, stamp, own, (), loss, part.tables, () if shard else computed):
+                (pulled, earlier), ended = each.exchange.await_beside_push(
+                    each.operations, self._local_step, each.states
+                )
+                after.append(pulled)
+                before[-1].append(earlier)
+                ends.append(ended)
+        with tf.device(state.device):
+            checked = self._checked(before, keep)
+            with tf.control_dependencies([checked, *computed, *part.updates]):
+                return [part.loss, keep(after)], ends
+
+    def _when_computed(self, part: LossStep) -> tf.Operation:
+        """From then on the step is not abandoned: the worker has all results.
 
         The last push to ps 0 comes after it: a step is not abandoned whose gradient counts as used.
         """
@@ -98,38 +174,6 @@ class Abandonment:
             # Local steps begin with 0, as the variable does.
             return self._computed.assign(self._local_step + 1, read_value=False)
 
-    def pull(
-        self,
-        pushed: Sequence[Sequence[Pushed]],
-        done: Sequence[tf.Operation],
-        keep: Callable[[Sequence[Pulled]], tf.Tensor],
-    ) -> tuple[tf.Tensor, list[tf.Operation]]:
-        """Waits and pulls beside the computation of the gradient; ends the step early if the fleet has completed it.
-
-        Args:
-            pushed: By ps and segment; states are the worker's after the step and before it.
-            done: Operations that end with a step that is not abandoned.
-            keep: Stores what is pulled; returns `Pulled.progress` of each segment.
-
-        Returns:
-            What `keep` returns; and operations on the ps that are a part of the step.
-        """
-        with tf.device(self._computed.device):
-            early_step = tf.where(self.is_allowed, self._local_step, tf.constant(-1, tf.int64))
-        after, ends = [], []
-        before: list[list[Pulled]] = []
-        for of_shard in pushed:
-            before.append([])
-            for each in of_shard:
-                (own, earlier), ended = each.exchange.await_beside_push(
-                    each.operations, each.stamp, early_step, each.states
-                )
-                after.append(own)
-                before[-1].append(earlier)
-                ends.append(ended)
-        with tf.device(self._computed.device), tf.control_dependencies([self._checked(before, keep), *done]):
-            return keep(after), ends
-
     def _checked(
         self, of_shards: Sequence[Sequence[Pulled]], keep: Callable[[Sequence[Pulled]], tf.Tensor]
     ) -> tf.Tensor:
@@ -137,14 +181,16 @@ class Abandonment:
         pulled = list(itertools.chain(*of_shards))
         progress = tf.stack([segment.progress for segment in pulled])
         with tf.control_dependencies([progress, *[bucket for segment in pulled for bucket in segment.buckets]]):
-            is_late = self.is_allowed & tf.not_equal(self._computed.read_value(), self._local_step + 1)
+            is_late = tf.not_equal(self._computed.read_value(), self._local_step + 1)
         if self._index == 0:
             # A stop changes that of a shard's first segment only.
             final_steps = tf.stack([of_shard[0].progress[1] for of_shard in of_shards for _ in of_shard])
             is_late &= tf.reduce_any(progress[:, 0] < final_steps)
 
         def abandon() -> tf.Tensor:
-            with tf.control_dependencies([self.progress.assign(keep(pulled), read_value=False)]):
+            with tf.control_dependencies([self._progress.assign(keep(pulled), read_value=False)]):
+                ended = self._is_over.assign(True, read_value=False)
+            with tf.device(CPU), tf.control_dependencies([ended]):
                 failed = tf.raw_ops.Assert(condition=tf.logical_not(is_late), data=[MESSAGE])
             with tf.control_dependencies([failed]):
                 return tf.constant(True)

@@ -148,18 +148,13 @@ class Exchange:
         return self._pulls.received(self._sent([counted], own_state is not None), own_state)
 
     def await_beside_push(
-        self,
-        pushed: Sequence[tf.Operation],
-        stamp: tf.Tensor,
-        early_step: tf.Tensor,
-        own_states: Sequence[tf.Tensor],
+        self, pushed: Sequence[tf.Operation], local_step: tf.Tensor, own_states: Sequence[tf.Tensor]
     ) -> tuple[list[Pulled], tf.Operation]:
-        """As `await_and_pull`, but may wait and read from the beginning of the call, and not after the push.
+        """As `await_and_pull`, but waits and reads from the beginning of the call, and not after the push.
 
         Args:
-            pushed, stamp: Of the push, see `push`.
-            early_step: int64 scalar on the worker: the local step, known from the beginning; -1: it waits after the
-                push.
+            pushed: Of the push, see `push`.
+            local_step: int64 scalar on the worker.
             own_states: As `own_state` of `await_and_pull`.
 
         Returns:
@@ -168,12 +163,9 @@ class Exchange:
         """
         variables = self.variables
         with tf.device(variables.device):
-            with tf.control_dependencies(pushed):
-                arrived, pushed_step = tf.timestamp(), tf.identity(stamp[0])
-            # In a copy here: tf.cond decides where its inputs are, and would ask this ps first.
-            early_step = tf.identity(early_step)
-            local_step = tf.cond(early_step < 0, lambda: tf.identity(pushed_step), lambda: tf.identity(early_step))
             passed = self._part.wait(variables, self._index, local_step, local_step)
+            with tf.control_dependencies(pushed):
+                arrived = tf.timestamp()
             counted = self._count_wait(arrived, passed)
         sent = self._sent([passed], has_own_state=True)
         return [self._pulls.received(sent, own_state) for own_state in own_states], counted

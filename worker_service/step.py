@@ -18,7 +18,7 @@ from psfleet.tf.parts import building
 from psfleet.tf.traced_update import TracedUpdate
 from worker_service.abandonment import Abandonment, may_abandon_steps
 from worker_service.exchanges import exchanges_of, pull_after, push
-from worker_service.frontends.interface import StepBuilder
+from worker_service.frontends.interface import StepBuilder, TrainingGraph
 from worker_service.local_optimizer import LocalOptimizer
 from worker_service.loss_step import KeptGradient, LossStep, local_variable, loss_step
 from worker_service.pulled import Pulled
@@ -44,7 +44,6 @@ class StepGraph:
             state are updated, without the ps. None in the other modes.
         steps: Of each loss; trains: the loss (float32 scalar), and global step and final step of each segment of all
             ps (int64 `[num_segments, 2]`). In averaging mode there is one, which only ends a round, and has no loss.
-        targets: Of each of `steps`: operations on the ps that have to end with it, and are not part of its result.
         abandonment: Ends a step early; None: the job's workers finish each step that they have begun.
         order: The losses of consecutive gradients, see `loss_order`.
         loss_names: Of all losses; an empty one if there is one loss.
@@ -92,18 +91,11 @@ class StepGraph:
                 self._optimizer = self._local_optimizer(job, layout, update, slots)
                 devices = [f"/job:{self.worker_job}/task:{task}" for task in job.fleet.tasks_of(index)]
                 with building(job.fleet.parts, devices):
-                    training = front_end.build(
-                        layout,
-                        self.parameters.read_value(),
-                        byte_vectors.unpack(layout.state, self.state.read_value()),
-                        byte_vectors.unpack(layout.frozen, self.frozen.read_value()),
-                        self.microbatch,
-                        rows=RowsOnPs(layout, container, self.local_step),
-                    )
+                    training = self._training(front_end, layout, RowsOnPs(layout, container, self.local_step))
                 self.feeds, self.summaries = training.feeds, training.summaries
                 kept = KeptGradient(job, layout, index)
                 self.wants_norm, self.gradients, self.gradient_norm = kept.wants_norm, kept.gradients, kept.norm
-                parts = [
+                parts = self._parts = [
                     loss_step(each, job, layout, loss, self.state, self.microbatch, kept)
                     for loss, each in enumerate(training.each)
                 ]
@@ -129,6 +121,21 @@ class StepGraph:
             )
             self.graph.finalize()
 
+    def _training(self, front_end: StepBuilder, layout: Layout, rows: RowsOnPs) -> TrainingGraph:
+        """The program's part of the step."""
+        num_before = len(self.graph.get_operations())
+        training = front_end.build(
+            layout,
+            self.parameters.read_value(),
+            byte_vectors.unpack(layout.state, self.state.read_value()),
+            byte_vectors.unpack(layout.frozen, self.frozen.read_value()),
+            self.microbatch,
+            rows=rows,
+        )
+        if self.abandonment is not None:
+            self.abandonment.add_points(self.graph.get_operations()[num_before:], training)
+        return training
+
     def _make_inputs(self, job: Job, layout: Layout) -> None:
         """Placeholders of numbers, and the local copies."""
         self.local_step = v1.placeholder(tf.int64, [], name="local_step")
@@ -136,7 +143,6 @@ class StepGraph:
         has_microbatches = job.train.accumulate > 1
         self.microbatch = v1.placeholder(tf.int64, [], name="microbatch") if has_microbatches else self.number
         self.parameters = local_variable("parameters", [layout.parameters.size], tf.float32)
-        self.targets: list[Sequence[tf.Operation]] = []
         has_one_step = update_part(job).has_one_local_step
         self._local_steps = None if has_one_step else local_variable("local_steps", [layout.num_ps], tf.int64)
         self.state = local_variable("state", [layout.state.size], tf.uint8)
@@ -184,22 +190,27 @@ class StepGraph:
             else:
                 local_steps = tf.unstack(self._local_steps.read_value())
             stamps = [tf.stack([local_step, self.number]) for local_step in local_steps]
-            befores = tf.split(self.state.read_value(), len(exchanges)) if self.abandonment else []
-            computed = [] if self.abandonment is None else [self.abandonment.computed(part)]
         pushed = [
-            push(of_shard, part.gradients, stamp, each, (), loss, part.tables, () if at else computed)
-            for at, (of_shard, stamp, *each) in enumerate(
-                zip(exchanges, stamps, *filter(None, (states, befores)), strict=True)
-            )
+            push(of_shard, part.gradients, stamp, [state], loss=loss, tables=part.tables)
+            for of_shard, stamp, state in zip(exchanges, stamps, states, strict=True)
         ]
-        if self.abandonment is not None:
-            pulled, targets = self.abandonment.pull(pushed, [*computed, *part.updates], self._gather)
-            self.targets.append(targets)
-            return pulled
-        self.targets.append(())
-        segments = [each for of_shard in pushed for each in pull_after(of_shard)]
+        pulled = [each for of_shard in pushed for each in pull_after(of_shard)]
         with tf.control_dependencies(part.updates):
-            return self._gather(segments)
+            return self._gather(pulled)
+
+    @functools.cached_property
+    def abandonable(self) -> list[tuple[list[tf.Tensor], list[tf.Operation]]]:
+        """Replaces `steps` where a step may be abandoned: what each returns, and operations that end with it.
+
+        As `await_step`, it is added to the graph when it is first used.
+        """
+        assert self.abandonment is not None, "only jobs whose workers may abandon steps need it"
+        self.graph._unsafe_unfinalize()
+        with self.graph.as_default():
+            ours = self._exchanges, self.state, self.number, self._gather
+            found = [self.abandonment.step(part, loss, *ours) for loss, part in enumerate(self._parts)]
+        self.graph.finalize()
+        return found
 
     def _updated(self, optimizer: LocalOptimizer, part: LossStep) -> tf.Tensor:
         """The loss, after the local update with its gradient."""

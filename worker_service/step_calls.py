@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
+import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from worker_service.accumulation import microbatches
@@ -33,19 +36,14 @@ class StepCalls:
         self._num_microbatches = num_microbatches
         self._order = step.order
         numbers = [step.number, step.microbatch] if step.accumulate else [step.number]
-        self._abandonment = step.abandonment
         self._has_flag = step.wants_norm is not None
         flags = [] if step.wants_norm is None else [step.wants_norm]
         feeds = [*step.feeds, step.microbatch]
         self._accumulate = [RepeatedCall(session, [loss], feeds, options) for loss in step.accumulate]
         if step.local_update is None:
             feeds = [*step.feeds, step.local_step, *numbers, *flags]
-            if step.abandonment is not None:
-                feeds.append(step.abandonment.is_allowed)
-            self._train = [
-                RepeatedCall(session, each, feeds, barrier, targets)
-                for each, targets in zip(step.steps, step.targets, strict=True)
-            ]
+            self._train = [RepeatedCall(session, each, feeds, barrier) for each in step.steps]
+            self._abandonable = functools.cache(partial(_abandonable, session, step, feeds, barrier))
         else:
             self._update = RepeatedCall(session, [step.local_update], [*step.feeds, *numbers, *flags], options)
             self._exchange = RepeatedCall(session, step.steps[0], [step.local_step], barrier)
@@ -56,14 +54,11 @@ class StepCalls:
         """See `WorkerSession.train`. With accumulation only the last microbatch exchanges anything with the ps.
 
         Args:
-            may_abandon: Whether the step may end early, see `Abandonment`.
+            may_abandon: Whether the step may end early, see `Abandonment`; only if the graph has one.
         """
         losses, last, numbers = self._accumulated(batch, number)
-        train = self._train[self.loss_of(number)]
-        flags: list[np.generic] = [*self._flags(wants_norm)]
-        if self._abandonment is not None:
-            flags.append(np.bool_(may_abandon))
-        loss, shards, *_ = train(*last, np.int64(local_step), *numbers, *flags)
+        train = (self._abandonable() if may_abandon else self._train)[self.loss_of(number)]
+        loss, shards, *_ = train(*last, np.int64(local_step), *numbers, *self._flags(wants_norm))
         return float(np.mean([*losses, loss])), shards
 
     def update_locally(self, batch: Sequence[np.ndarray], number: int, wants_norm: bool) -> float:
@@ -100,3 +95,11 @@ class StepCalls:
         accumulate = self._accumulate[self.loss_of(number)]
         losses = [float(accumulate(*part, first + index)[0]) for index, part in enumerate(others)]
         return losses, last, [np.int64(number), first + len(others)]
+
+
+def _abandonable(
+    session: v1.Session, step: StepGraph | ReplicaStep, feeds: Sequence[tf.Tensor], barrier: v1.RunOptions
+) -> list[RepeatedCall]:
+    """The steps that may end early, by loss."""
+    assert isinstance(step, StepGraph), "replicas in one graph have no spares"
+    return [RepeatedCall(session, fetches, feeds, barrier, ends) for fetches, ends in step.abandonable]

@@ -23,7 +23,7 @@ from psfleet.callbacks import RunInfo
 
 STEPS_FILE = "measured.jsonl"
 """In the run folder: a line for each step of the chief, with its number, seconds, and bytes so far."""
-NUM_EXAMPLES = 1000
+NUM_EXAMPLES = 8000
 TCP_INFO_BYTES = 136
 BYTES_ACKED = 120
 """Offset of bytes_acked and bytes_received in struct tcp_info (include/uapi/linux/tcp.h)."""
@@ -59,7 +59,7 @@ def build(
 
 
 def synthetic(shard_index: int) -> npt.NDArray[np.float32]:
-    """One worker's examples, normally distributed: float32 [1000]."""
+    """One worker's examples, normally distributed: float32 [NUM_EXAMPLES]."""
     return np.random.default_rng(shard_index).normal(size=NUM_EXAMPLES).astype(np.float32)
 
 

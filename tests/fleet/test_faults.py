@@ -132,19 +132,22 @@ def test_with_a_spare_no_step_waits_for_a_worker_that_is_held(tmp_path: Path) ->
 
 
 def test_with_a_spare_a_worker_abandons_a_step_that_the_others_have_completed(tmp_path: Path) -> None:
-    """The gradient of worker 1 is held. It abandons the first step, whatever comes before the last one, and pulls."""
-    held = {"fleet": {"workers": 1, "spares": 1}, "train": {"steps": 100_000}, "options": {"holds_gradients": True}}
-    with training(tmp_path, step_secs=0.0, hold="gradient-1", **held) as fleet:
-        fleet.gates.hold(0)
-        looked = fleet.gates.folder / "looked-at-hold-gradient-1"
-        fleet.wait_for(looked.exists, START_SECS, "worker 1 to begin its first step")
+    """Worker 1 trains alone at first; then its gradient is held, and the chief completes the step."""
+    options = {"holds_gradients": True, "epoch_steps": 20_000}
+    held = {"fleet": {"workers": 1, "spares": 1}, "train": {"steps": 20_000}, "options": options}
+    with training(tmp_path, step_secs=0.0, hold=0, **held) as fleet:
+        fleet.wait_for(lambda: newest_step(fleet, 1) > 10, START_SECS, "worker 1 to train alone")
+        fleet.gates.hold("gradient-1")
+        looked, begun = (fleet.gates.folder / f"{what}-hold-gradient-1" for what in ("looked-at", "begun"))
+        fleet.wait_for(looked.exists, START_SECS, "worker 1 to begin a step that is held")
+        before = begun.stat().st_size
         fleet.gates.release(0)
-        fleet.wait_for(lambda: newest_step(fleet, 1), START_SECS, "worker 1 to abandon a step")
+        fleet.wait_for(lambda: begun.stat().st_size > before, START_SECS, "worker 1 to abandon it and begin another")
         fleet.gates.release("gradient-1")
         fleet.wait_for_step(fleet.step() + 60)
         fleet.launcher.send_signal(signal.SIGINT)
         assert fleet.end() == 130
-        assert fleet.report().gradients.per_worker["1"].pushed > 10
+        assert fleet.report().gradients.per_worker["0"].pushed > 10
         assert not fleet.entries("lost_peer", index=1)
 
 

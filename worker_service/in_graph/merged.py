@@ -29,7 +29,6 @@ class ReplicaStep:
     microbatch: tf.Tensor
     accumulate: list[tf.Tensor]
     steps: list[list[tf.Tensor]]
-    targets: Sequence[Sequence[tf.Operation]]
     order: Sequence[int]
     loss_names: Sequence[str]
     pull: tf.Tensor
@@ -128,7 +127,6 @@ def _imported(
         feeds=tuple(several["feeds"]),
         accumulate=several["accumulate"],
         steps=[several[f"step {loss}"] for loss in range(len(source.steps))],
-        targets=[()] * len(source.steps),
         order=source.order,
         loss_names=source.loss_names,
         gradients=several["gradients"],

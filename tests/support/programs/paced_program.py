@@ -36,7 +36,8 @@ def build(
         step_secs: Seconds for an example, which is a batch and so a step.
         epoch_steps: Examples of a shard. With spares, each worker changes to another shard after them.
         holds_gradients: Whether a worker computes no gradient while that folder has a file `hold-gradient-<index>`: it
-            looks at it again and again, each time by an operation, and leaves a file `looked-at-<its name>`.
+            looks at it again and again, each time by an operation. It adds a byte to the file `begun-<its name>` at the
+            beginning, and leaves a file `looked-at-<its name>` while it is held.
     """
 
     while os.environ.get("PSFLEET_INDEX") == "0" and Path(gates, "hold-build").exists():
@@ -78,11 +79,16 @@ def _opened(gate: Path, x: tf.Tensor) -> tf.Tensor:
 
     def is_held(_: np.bool_) -> np.bool_:
         FOREVER.wait(LOOK_SECS)
-        gate.with_name(f"looked-at-{gate.name}").touch()
+        if gate.exists():
+            gate.with_name(f"looked-at-{gate.name}").touch()
         return np.bool_(gate.exists())
 
-    with tf.control_dependencies([tf.identity(x)]):
-        first = tf.constant(True)
+    def begin(_: np.ndarray) -> np.bool_:
+        with gate.with_name(f"begun-{gate.name}").open("ab") as file:
+            file.write(b".")
+        return np.True_
+
+    first = tf.ensure_shape(tf.numpy_function(begin, [x], tf.bool), [])
     return v1.while_loop(
         lambda held: held, lambda held: tf.ensure_shape(tf.numpy_function(is_held, [held], tf.bool), []), [first]
     )

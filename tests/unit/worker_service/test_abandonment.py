@@ -17,7 +17,10 @@ from support.state_front_end import MovingAverages, averages, moving_average
 
 from psfleet.errors import LostPeerError
 from psfleet.job.job import parse_job
-from worker_service.abandonment import MAX_IN_A_BURST, SECS_EACH, Allowance, may_abandon_steps
+from psfleet.layout import Layout
+from psfleet.polling import wait_until
+from worker_service import abandonment
+from worker_service.abandonment import MAX_IN_A_BURST, NUM_STEPS, SECS_EACH, Allowance, may_abandon_steps
 from worker_service.frontends.interface import TrainingGraph
 
 SPARE = {"workers": 1, "spares": 1}
@@ -36,6 +39,39 @@ class BlockedTensors(TwoTensors):
 
 
 BLOCKED_TENSORS = BlockedTensors()
+CHAIN = 100
+"""Operations, each of which takes `WAIT_SECS` if the batch is blocked."""
+WAIT_SECS = 0.02
+
+
+class ChainedTensors(TwoTensors):
+    """`TwoTensors` whose gradients come after a chain of operations, as those of a model with many layers."""
+
+    num_called = 0
+    never = threading.Event()
+
+    def build(self, layout: Layout, parameters: tf.Tensor, *_: object, **__: object) -> TrainingGraph:
+        """See `FrontEnd`."""
+        del layout
+        x, blocked = tf.compat.v1.placeholder(tf.float32, []), tf.compat.v1.placeholder(tf.int32, [])
+
+        def link(value: np.float32, is_slow: np.int32) -> np.float32:
+            if is_slow:
+                self.num_called += 1
+                self.never.wait(WAIT_SECS)
+            return value
+
+        value = x
+        for _ in range(CHAIN):
+            value = tf.ensure_shape(tf.numpy_function(link, [value, blocked], tf.float32), [])
+        gradients = tuple(value * (1 + part / 8) for part in (parameters[SIZE:], parameters[:SIZE]))
+        return TrainingGraph((x, blocked), tf.zeros([]), gradients, (), (), None)
+
+
+@pytest.fixture(autouse=True)
+def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also steps that are short, and the first one, may be abandoned."""
+    monkeypatch.setattr(abandonment, "MIN_STEP_SECS", 0.0)
 
 
 class GatedTensors(TwoTensors):
@@ -156,17 +192,29 @@ def test_a_step_that_is_not_abandoned_keeps_its_norm_and_counts_its_wait() -> No
         assert fleet.shards[0].counters().waited_secs[0] >= waited
 
 
+def test_no_step_is_abandoned_before_some_in_a_row_have_been_long() -> None:
+    now = 0.0
+    allowance = Allowance(lambda: now, min_secs=1)
+    allowed = []
+    for secs in (5, *[1] * (NUM_STEPS - 1), 0.5, *[1] * NUM_STEPS):
+        allowed.append(allowance.begin())
+        now += secs
+        allowance.end(was_abandoned=False)
+    assert allowed == [*[False] * NUM_STEPS, True, *[False] * NUM_STEPS]
+    assert allowance.begin()
+
+
 def test_a_worker_abandons_a_burst_of_steps_and_then_one_in_some_seconds() -> None:
     now = 0.0
-    allowance = Allowance(lambda: now)
+    allowance = Allowance(lambda: now, min_secs=0)
 
     def abandoned() -> int:
         """Abandons every other step until none may be."""
         count = 0
-        while allowance.is_given():
-            allowance.step_ended(was_abandoned=True)
-            assert not allowance.is_given(), "no two in a row"
-            allowance.step_ended(was_abandoned=False)
+        while allowance.begin():
+            allowance.end(was_abandoned=True)
+            assert not allowance.begin(), "no two in a row"
+            allowance.end(was_abandoned=False)
             count += 1
         return count
 
@@ -207,6 +255,22 @@ def test_state_of_a_step_that_is_abandoned_is_the_average_and_otherwise_the_work
             own = fleet.layout.state.unpack(slow.session.state())
         assert averages(own) == averages(fleet.state()) == [moving_average([1])] * 3
         assert (int(own["steps"]), int(fleet.state()["steps"])) == (0, 1)
+
+
+def test_a_step_ends_between_two_operations_of_its_program() -> None:
+    """The gradient is that of a chain of operations that take two seconds."""
+    chained = ChainedTensors()
+    with (
+        graph_fleet(front_end=chained, fleet=SPARE) as fleet,
+        fleet.worker(0) as chief,
+        fleet.worker(1) as slow,
+    ):
+        slow_step = slow.threads.submit(slow.session.train, batch(1, blocked=True), 0, 0)
+        wait_until(lambda: chained.num_called, STEP_SECS, "the first operation of the chain")
+        chief.push(1, 0)
+        fleet.advance()
+        assert slow_step.result(STEP_SECS)[0] is None
+        assert chained.num_called < CHAIN
 
 
 @pytest.mark.parametrize(
