@@ -94,12 +94,16 @@ def test_a_part_gets_its_parameters_and_not_those_of_others() -> None:
 def test_a_lost_part_is_waited_for_and_costs_no_step(replication: str, tmp_path: Path) -> None:
     update = {"replication": replication}
     with training(tmp_path, fleet=PARTS, update=update, train={"steps": 100}) as fleet:
-        report = report_after_loss(fleet, index=1)
+        fleet.wait_for_step(5)
+        # Else worker 1 can be back before its client looks for it.
+        fleet.launcher.send_signal(signal.SIGSTOP)
+        fleet.kill("worker", 1)
+        fleet.wait_for(lambda: is_missed(fleet, 1), START_SECS, "the client of worker 1 to miss it")
+        fleet.launcher.send_signal(signal.SIGCONT)
+        report = report_after_return(fleet, index=1)
     assert [(event.role, event.index, event.steps_lost) for event in report.events] == [("worker", 1, 0)]
     assert {index: worker.used for index, worker in report.gradients.per_worker.items()} == {"0": 100, "1": 0}
     assert report.generation == 1
-    waits = [entry["message"] for entry in fleet.entries("lending")]
-    assert any("worker 1" in message for message in waits), waits
 
 
 @pytest.mark.extended
@@ -177,10 +181,20 @@ def test_validate_refuses_in_one_line(
     assert line == f"psfleet: {expected}"
 
 
+def is_missed(fleet: Fleet, index: int) -> bool:
+    """Whether the chief has logged that it waits for a worker that lends it its devices."""
+    return any(f"worker {index}" in entry["message"] for entry in fleet.entries("lending"))
+
+
 def report_after_loss(fleet: Fleet, index: int) -> Report:
     """Kills a worker in the middle of training, which must go on once it is back; the report of the run."""
     fleet.wait_for_step(5)
     fleet.kill("worker", index)
+    return report_after_return(fleet, index)
+
+
+def report_after_return(fleet: Fleet, index: int) -> Report:
+    """The report of a run in whose training a worker joins again."""
     fleet.wait_for(lambda: fleet.entries("restarted"), START_SECS, f"worker {index} to join again")
     fleet.wait_for_step(fleet.step() + 5)
     fleet.gates.hurry()
