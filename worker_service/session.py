@@ -115,6 +115,9 @@ class WorkerSession:
     def resume(self) -> SessionStart:
         """Copies parameters and state from the ps again, after a `RefusedCallError`."""
         with translate_errors():
+            if self._step.abandonment is not None:
+                # An abandoned step may have set its flag, with which all later ones would end, too.
+                self._session.run(self._step.abandonment.taken, options=self._options)
             return pull_one_step(self._session, self._step, self._job, self._options)
 
     def _open(self) -> None:

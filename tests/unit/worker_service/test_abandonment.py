@@ -7,6 +7,7 @@ import time
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,9 +20,11 @@ from psfleet.errors import LostPeerError
 from psfleet.job.job import parse_job
 from psfleet.layout import Layout
 from psfleet.polling import wait_until
+from psfleet.tf.own_session import REFUSED
 from worker_service import abandonment
 from worker_service.abandonment import MAX_IN_A_BURST, NUM_STEPS, SECS_EACH, Allowance, may_abandon_steps
 from worker_service.frontends.interface import TrainingGraph
+from worker_service.session_errors import RefusedCallError
 
 SPARE = {"workers": 1, "spares": 1}
 MOVING_AVERAGES = MovingAverages()
@@ -66,6 +69,9 @@ class ChainedTensors(TwoTensors):
             value = tf.ensure_shape(tf.numpy_function(link, [value, blocked], tf.float32), [])
         gradients = tuple(value * (1 + part / 8) for part in (parameters[SIZE:], parameters[:SIZE]))
         return TrainingGraph((x, blocked), tf.zeros([]), gradients, (), (), None)
+
+
+CHAINED_TENSORS = ChainedTensors()
 
 
 @pytest.fixture(autouse=True)
@@ -128,6 +134,30 @@ def test_a_step_that_the_fleet_completes_ends_without_a_gradient_and_pulls(secti
         assert fleet.weights() == [-1 - 3 * (1 - 1 / 8)] * 2
         counters = fleet.shards[0].counters()
         assert (counters.pushed[:2].tolist(), counters.used[:2].tolist()) == ([1, 1], [1, 1])
+
+
+def test_a_session_that_is_resumed_after_a_step_was_abandoned_makes_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if the call after the one that was abandoned is refused, so that it was not taken note of."""
+    with (
+        graph_fleet(front_end=CHAINED_TENSORS, fleet=SPARE) as fleet,
+        fleet.worker(0) as chief,
+        fleet.worker(1) as slow,
+    ):
+        with monkeypatch.context() as patch:
+            refusal = tf.errors.AbortedError(None, None, REFUSED)
+            patch.setattr(slow.session._session, "run", Mock(side_effect=refusal))
+            slow_step = begin_step_without_end(fleet, slow, 0)
+            chief.push(1, 0)
+            fleet.advance()
+            with pytest.raises(RefusedCallError):
+                slow_step.result(STEP_SECS)
+        assert slow.session.resume().global_step == 1
+        next_step = slow.push(3, 1)
+        chief.push(3, 1)
+        fleet.advance()
+        assert next_step.result(STEP_SECS)[0] is not None
 
 
 def test_a_step_is_abandoned_only_when_all_ps_have_completed_it() -> None:
