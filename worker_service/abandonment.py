@@ -118,7 +118,7 @@ class Abandonment:
             with tf.device(CPU):
                 return tf.raw_ops.Assert(condition=tf.logical_not(self._is_over.read_value()), data=[MESSAGE])
 
-        add_points(operations, results, failing)
+        add_points(operations, results, failing, self._local_step.device)
 
     def step(
         self,

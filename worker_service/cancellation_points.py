@@ -6,6 +6,7 @@ the call ends when all of it is computed that does not depend on the one. So ope
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -17,35 +18,65 @@ CONTROL_FLOW = {"Switch", "RefSwitch", "Enter", "RefEnter"}
 
 
 def add_points(
-    operations: Sequence[tf.Operation], results: Sequence[tf.Tensor], failing: Callable[[], tf.Operation]
+    operations: Sequence[tf.Operation],
+    results: Sequence[tf.Tensor],
+    failing: Callable[[], tf.Operation],
+    device: str = "",
 ) -> int:
     """Adds points between operations.
 
+    They follow the depth of the operations and not the order in which these were made: else one of two branches, as the
+    towers of a worker, would wait for the other. Operations of other tasks have none: each would be a message.
+
     Args:
-        operations: New ones of a graph, in the order in which they were made.
+        operations: New ones of a graph.
         results: What they compute.
         failing: Makes an operation that fails if the step is to end.
+        device: Of the task that ends it.
 
     Returns:
         The number of points; 0 with control flow of TensorFlow 1 among the operations.
     """
     needed = _ancestors(results)
-    order = [operation for operation in operations if operation in needed]
-    place = {operation: at for at, operation in enumerate(order)}
-    inputs = [[place.get(tensor.op, -1) for tensor in operation.inputs] for operation in order]
-    is_sorted = all(max(places, default=-1) < at for at, places in enumerate(inputs))
-    if not is_sorted or any(operation.type in CONTROL_FLOW for operation in order):
+    made = [operation for operation in operations if operation in needed]
+    if any(operation.type in CONTROL_FLOW for operation in made):
         return 0
-    stride = -(-len(order) // (NUM_POINTS + 1))
-    ends = range(stride, len(order), stride)
-    for end in ends:
+    levels = _levels(made)
+    own = [operation for operation in made if levels[operation] and _task(operation.device) == _task(device)]
+    order = sorted(own, key=levels.__getitem__)
+    place = {operation: at for at, operation in enumerate(order)}
+    ends: list[int] = []
+    for at, (last, operation) in enumerate(itertools.pairwise(order), start=1):
+        if levels[last] < levels[operation] and at * (NUM_POINTS + 1) >= len(order) * (len(ends) + 1):
+            ends.append(at)
+    for end, next_end in itertools.pairwise([*ends, len(order)]):
         with tf.control_dependencies([order[end - 1]]):
             point = failing()
-        for at in range(end, min(end + stride, len(order))):
+        for operation in order[end:next_end]:
             # Operations without an earlier input wait for one that has one, or have none at all.
-            if any(earlier < end for earlier in inputs[at]):
-                order[at]._add_control_input(point)
+            if any(place.get(tensor.op, -1) < end for tensor in operation.inputs):
+                operation._add_control_input(point)
     return len(ends)
+
+
+def _task(device: str) -> str:
+    return device.partition("/device:")[0]
+
+
+def _levels(operations: Sequence[tf.Operation]) -> dict[tf.Operation, int]:
+    """How many of the operations at least run one after the other before each of them."""
+    among = set(operations)
+    levels: dict[tf.Operation, int] = {}
+    waiting = list(operations)
+    while waiting:
+        operation = waiting[-1]
+        inputs = [*(tensor.op for tensor in operation.inputs), *operation.control_inputs]
+        before = [each for each in inputs if each in among]
+        if unknown := [each for each in before if each not in levels]:
+            waiting += unknown
+        else:
+            levels[waiting.pop()] = max((levels[each] + 1 for each in before), default=0)
+    return levels
 
 
 def _ancestors(results: Sequence[tf.Tensor]) -> set[tf.Operation]:
