@@ -53,8 +53,8 @@ def add_points(
         with tf.control_dependencies([order[end - 1]]):
             point = failing()
         for operation in order[end:next_end]:
-            # Operations without an earlier input wait for one that has one, or have none at all.
-            if any(place.get(tensor.op, -1) < end for tensor in operation.inputs):
+            # All others wait with an input that does. Operations that wait for a point are not fused with others.
+            if all(place.get(tensor.op, -1) < end for tensor in operation.inputs):
                 operation._add_control_input(point)
     return len(ends)
 
