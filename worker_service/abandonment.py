@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
-from collections import deque
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -21,12 +19,6 @@ MESSAGE = "psfleet: the fleet has completed this step"
 """Of the error that ends it."""
 CPU = "/device:CPU:0"
 """Where an assertion is one: on a GPU it does nothing."""
-MAX_IN_A_BURST = 100
-SECS_EACH = 10.0
-"""TensorFlow never frees about 4 kB of each call that fails: 30 MB in a day."""
-MIN_STEP_SECS = 0.02
-NUM_STEPS = 3
-"""Last steps that have to take so long; the first one of a session always does."""
 
 
 def may_abandon_steps(job: Job) -> bool:
@@ -37,40 +29,6 @@ def may_abandon_steps(job: Job) -> bool:
 def is_abandonment(error: tf.errors.OpError) -> bool:
     """Whether an error ended a step that was abandoned."""
     return MESSAGE in error.message
-
-
-class Allowance:
-    """Which steps of a worker may be abandoned.
-
-    Not one after another that was, and on average one in `SECS_EACH`. A pause saves up to `MAX_IN_A_BURST`. None while
-    steps are short: one that may be abandoned takes 0.5 ms longer.
-
-    Args of the constructor:
-        clock: In seconds, never set back.
-        min_secs: Of each of the last steps that were not abandoned.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic, min_secs: float | None = None) -> None:
-        self._clock = clock
-        self._min_secs = MIN_STEP_SECS if min_secs is None else min_secs
-        self._left = float(MAX_IN_A_BURST)
-        self._began = clock()
-        self._secs = deque([0.0] * NUM_STEPS, maxlen=NUM_STEPS)
-        self._was_abandoned = False
-
-    def begin(self) -> bool:
-        """A step begins; whether it may be abandoned."""
-        now = self._clock()
-        self._left = min(MAX_IN_A_BURST, self._left + (now - self._began) / SECS_EACH)
-        self._began = now
-        return self._left >= 1 and not self._was_abandoned and min(self._secs) >= self._min_secs
-
-    def end(self, was_abandoned: bool) -> None:
-        """The step has ended."""
-        self._was_abandoned = was_abandoned
-        self._left -= was_abandoned
-        if not was_abandoned:
-            self._secs.append(self._clock() - self._began)
 
 
 class Abandonment:
@@ -107,9 +65,10 @@ class Abandonment:
     def add_points(self, operations: Sequence[tf.Operation], training: TrainingGraph) -> None:
         """Adds points to the operations of a program at which a step ends that the fleet has completed.
 
-        A program with several losses gets none: operations of one of them would wait for those of another.
+        A program with several losses gets none: operations of one of them would wait for those of another. Nor does one
+        on a GPU, where operations are only queued, and each point would wait until the queue is empty.
         """
-        if len(training.each) > 1:
+        if len(training.each) > 1 or tf.config.list_physical_devices("GPU"):
             return
         tables = [table.values for table in training.tables]
         results = [training.loss, *training.gradients, *training.new_state, *tables]

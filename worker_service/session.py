@@ -18,8 +18,9 @@ from psfleet.addresses import Address
 from psfleet.errors import LostPeerError
 from psfleet.job.job import Job
 from psfleet.tf.server import cluster_config, fuse_what_runs
-from worker_service.abandonment import Allowance, is_abandonment
+from worker_service.abandonment import is_abandonment
 from worker_service.accumulation import microbatches
+from worker_service.allowance import Allowance
 from worker_service.first_pull import NEWEST, pull_one_step
 from worker_service.in_graph.merged import ReplicaStep
 from worker_service.session_errors import UnreachableError, translate_errors

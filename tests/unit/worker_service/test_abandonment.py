@@ -21,8 +21,8 @@ from psfleet.job.job import parse_job
 from psfleet.layout import Layout
 from psfleet.polling import wait_until
 from psfleet.tf.own_session import REFUSED
-from worker_service import abandonment
-from worker_service.abandonment import MAX_IN_A_BURST, NUM_STEPS, SECS_EACH, Allowance, may_abandon_steps
+from worker_service import allowance
+from worker_service.abandonment import Abandonment, may_abandon_steps
 from worker_service.frontends.interface import TrainingGraph
 from worker_service.session_errors import RefusedCallError
 
@@ -77,7 +77,7 @@ CHAINED_TENSORS = ChainedTensors()
 @pytest.fixture(autouse=True)
 def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also steps that are short, and the first one, may be abandoned."""
-    monkeypatch.setattr(abandonment, "MIN_STEP_SECS", 0.0)
+    monkeypatch.setattr(allowance, "MIN_STEP_SECS", 0.0)
 
 
 class GatedTensors(TwoTensors):
@@ -222,41 +222,6 @@ def test_a_step_that_is_not_abandoned_keeps_its_norm_and_counts_its_wait() -> No
         assert fleet.shards[0].counters().waited_secs[0] >= waited
 
 
-def test_no_step_is_abandoned_before_some_in_a_row_have_been_long() -> None:
-    now = 0.0
-    allowance = Allowance(lambda: now, min_secs=1)
-    allowed = []
-    for secs in (5, *[1] * (NUM_STEPS - 1), 0.5, *[1] * NUM_STEPS):
-        allowed.append(allowance.begin())
-        now += secs
-        allowance.end(was_abandoned=False)
-    assert allowed == [*[False] * NUM_STEPS, True, *[False] * NUM_STEPS]
-    assert allowance.begin()
-
-
-def test_a_worker_abandons_a_burst_of_steps_and_then_one_in_some_seconds() -> None:
-    now = 0.0
-    allowance = Allowance(lambda: now, min_secs=0)
-
-    def abandoned() -> int:
-        """Abandons every other step until none may be."""
-        count = 0
-        while allowance.begin():
-            allowance.end(was_abandoned=True)
-            assert not allowance.begin(), "no two in a row"
-            allowance.end(was_abandoned=False)
-            count += 1
-        return count
-
-    assert abandoned() == MAX_IN_A_BURST
-    now += 3.5 * SECS_EACH
-    assert abandoned() == 3
-    now += SECS_EACH
-    assert abandoned() == 1
-    now += 1000 * MAX_IN_A_BURST * SECS_EACH
-    assert abandoned() == MAX_IN_A_BURST
-
-
 @pytest.mark.parametrize("stop_step", [None, 1])
 def test_the_chief_does_not_abandon_the_final_step(stop_step: int | None) -> None:
     """That of the job, or of a stop, which only the first of two segments knows."""
@@ -319,3 +284,15 @@ def test_steps_are_abandoned_in_sync_mode_with_more_workers_than_a_step_needs(
     fields = {"name": "sample", "program": "program:build", "optimizer": {"name": "sgd", "learning_rate": 1}}
     job = parse_job({**fields, "train": {"steps": 2, "batch_size": 1}, **sections})
     assert may_abandon_steps(job) is expected
+
+
+@pytest.mark.parametrize("gpus", [[], ["GPU:0"]], ids=["cpu", "gpu"])
+def test_only_a_step_on_the_cpu_has_points_at_which_it_ends(gpus: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus if kind == "GPU" else [])
+    layout = Layout.plan(TwoTensors.parameters, (), (), 1, 1 << 20)
+    with tf.Graph().as_default() as graph:
+        part = Abandonment(1, 1, tf.compat.v1.placeholder(tf.int64, []))
+        training = ChainedTensors().build(layout, tf.zeros([2 * SIZE]))
+        before = len(graph.get_operations())
+        part.add_points(graph.get_operations(), training)
+        assert (len(graph.get_operations()) > before) is not bool(gpus)
