@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from psfleet.tf.ancestors import ancestors, sources
+
 NUM_POINTS = 20
 """Of a step; each takes some microseconds."""
 CONTROL_FLOW = {"Switch", "RefSwitch", "Enter", "RefEnter"}
@@ -37,7 +39,7 @@ def add_points(
     Returns:
         The number of points; 0 with control flow of TensorFlow 1 among the operations.
     """
-    needed = _ancestors(results)
+    needed = ancestors(tensor.op for tensor in results)
     made = [operation for operation in operations if operation in needed]
     if any(operation.type in CONTROL_FLOW for operation in made):
         return 0
@@ -70,22 +72,9 @@ def _levels(operations: Sequence[tf.Operation]) -> dict[tf.Operation, int]:
     waiting = list(operations)
     while waiting:
         operation = waiting[-1]
-        inputs = [*(tensor.op for tensor in operation.inputs), *operation.control_inputs]
-        before = [each for each in inputs if each in among]
+        before = [each for each in sources(operation) if each in among]
         if unknown := [each for each in before if each not in levels]:
             waiting += unknown
         else:
             levels[waiting.pop()] = max((levels[each] + 1 for each in before), default=0)
     return levels
-
-
-def _ancestors(results: Sequence[tf.Tensor]) -> set[tf.Operation]:
-    """All operations on which results depend."""
-    found: set[tf.Operation] = set()
-    waiting = [tensor.op for tensor in results]
-    while waiting:
-        operation = waiting.pop()
-        if operation not in found:
-            found.add(operation)
-            waiting += [*(tensor.op for tensor in operation.inputs), *operation.control_inputs]
-    return found

@@ -13,6 +13,7 @@ from psfleet.errors import UsageError
 from psfleet.layout import TensorSpec
 from psfleet.tensor_checks import arrays, check_finite, check_specs
 from psfleet.tensor_checks import vector as as_vector
+from psfleet.tf.ancestors import ancestors
 
 
 class Variables:
@@ -147,7 +148,7 @@ def _variables_of(target: Any) -> Sequence[Any]:
         )
     if isinstance(target, tf.Tensor | tf.Operation):
         operation = target if isinstance(target, tf.Operation) else target.op
-        read = _names_below(operation)
+        read = {each.name for each in ancestors([operation])}
         with operation.graph.as_default():
             known = [*v1.global_variables(), *v1.local_variables()]
         return [each for each in known if _handle(each).name in read]
@@ -178,18 +179,6 @@ def _graph_of(variables: Mapping[str, Any]) -> tf.Graph:
                 "one, as in `with tf.Graph().as_default():`"
             )
     return next(iter(variables.values())).graph
-
-
-def _names_below(operation: tf.Operation) -> set[str]:
-    """The names of all operations that one depends on."""
-    seen, waiting = {operation.name}, [operation]
-    while waiting:
-        each = waiting.pop()
-        for source in [*(tensor.op for tensor in each.inputs), *each.control_inputs]:
-            if source.name not in seen:
-                seen.add(source.name)
-                waiting.append(source)
-    return seen
 
 
 def _handle(variable: Any) -> tf.Operation:
