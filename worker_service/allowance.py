@@ -25,9 +25,9 @@ class Allowance:
         min_secs: Of each of the last steps that were not abandoned.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, min_secs: float | None = None) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, min_secs: float = MIN_STEP_SECS) -> None:
         self._clock = clock
-        self._min_secs = MIN_STEP_SECS if min_secs is None else min_secs
+        self._min_secs = min_secs
         self._left = float(MAX_IN_A_BURST)
         self._began = clock()
         self._secs = deque([0.0] * NUM_STEPS, maxlen=NUM_STEPS)

@@ -42,7 +42,6 @@ class WorkerSession:
         peers: `host:port` of the workers that lend it their devices, by index.
 
     Attributes:
-        allowance: Says which steps may be abandoned.
         losses: The newest loss of each by name, after its first step; the name of the only one is empty.
 
     Raises (from every method):
@@ -71,7 +70,7 @@ class WorkerSession:
         self._session = v1.Session(f"grpc://{own.data}", graph=step.graph, config=config)
         self._closing, self.closed = threading.Lock(), threading.Event()
         self._pulled = np.zeros((0, 2), np.int64)
-        self._wants_norm, self.allowance = True, Allowance()
+        self._wants_norm, self._allowance = True, Allowance()
         self.losses: dict[str, float] = {}
 
     @property
@@ -151,15 +150,15 @@ class WorkerSession:
         """
         with translate_errors(f", step {local_step + 1}: ", self._index):
             try:
-                may_abandon = self.allowance.begin() and self._step.abandonment is not None
+                may_abandon = self._allowance.begin() and self._step.abandonment is not None
                 loss, self._pulled = self._calls.train(batch, local_step, number, self._wants_norm, may_abandon)
             except tf.errors.InvalidArgumentError as error:
                 if self._step.abandonment is None or not is_abandonment(error):
                     raise
-                self.allowance.end(was_abandoned=True)
+                self._allowance.end(was_abandoned=True)
                 self._pulled = self._session.run(self._step.abandonment.taken, options=self._options)
                 return None, by_ps(self._pulled, self._job.fleet.ps)
-            self.allowance.end(was_abandoned=False)
+            self._allowance.end(was_abandoned=False)
             self.losses[self._step.loss_names[self._calls.loss_of(number)]] = loss
             return loss, by_ps(self._pulled, self._job.fleet.ps)
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
-import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from worker_service.accumulation import microbatches
@@ -33,6 +31,7 @@ class StepCalls:
         options: v1.RunOptions,
         barrier: v1.RunOptions,
     ) -> None:
+        self._session, self._step, self._barrier = session, step, barrier
         self._num_microbatches = num_microbatches
         self._order = step.order
         numbers = [step.number, step.microbatch] if step.accumulate else [step.number]
@@ -41,9 +40,8 @@ class StepCalls:
         feeds = [*step.feeds, step.microbatch]
         self._accumulate = [RepeatedCall(session, [loss], feeds, options) for loss in step.accumulate]
         if step.local_update is None:
-            feeds = [*step.feeds, step.local_step, *numbers, *flags]
-            self._train = [RepeatedCall(session, each, feeds, barrier) for each in step.steps]
-            self._abandonable = functools.cache(partial(_abandonable, session, step, feeds, barrier))
+            self._feeds = [*step.feeds, step.local_step, *numbers, *flags]
+            self._train = [RepeatedCall(session, each, self._feeds, barrier) for each in step.steps]
         else:
             self._update = RepeatedCall(session, [step.local_update], [*step.feeds, *numbers, *flags], options)
             self._exchange = RepeatedCall(session, step.steps[0], [step.local_step], barrier)
@@ -57,9 +55,18 @@ class StepCalls:
             may_abandon: Whether the step may end early, see `Abandonment`; only if the graph has one.
         """
         losses, last, numbers = self._accumulated(batch, number)
-        train = (self._abandonable() if may_abandon else self._train)[self.loss_of(number)]
+        train = (self._abandonable if may_abandon else self._train)[self.loss_of(number)]
         loss, shards, *_ = train(*last, np.int64(local_step), *numbers, *self._flags(wants_norm))
         return float(np.mean([*losses, loss])), shards
+
+    @functools.cached_property
+    def _abandonable(self) -> list[RepeatedCall]:
+        """The steps that may end early, by loss."""
+        assert isinstance(self._step, StepGraph), "replicas in one graph have no spares"
+        return [
+            RepeatedCall(self._session, fetches, self._feeds, self._barrier, ends)
+            for fetches, ends in self._step.abandonable
+        ]
 
     def update_locally(self, batch: Sequence[np.ndarray], number: int, wants_norm: bool) -> float:
         """See `WorkerSession.update_locally`."""
@@ -95,11 +102,3 @@ class StepCalls:
         accumulate = self._accumulate[self.loss_of(number)]
         losses = [float(accumulate(*part, first + index)[0]) for index, part in enumerate(others)]
         return losses, last, [np.int64(number), first + len(others)]
-
-
-def _abandonable(
-    session: v1.Session, step: StepGraph | ReplicaStep, feeds: Sequence[tf.Tensor], barrier: v1.RunOptions
-) -> list[RepeatedCall]:
-    """The steps that may end early, by loss."""
-    assert isinstance(step, StepGraph), "replicas in one graph have no spares"
-    return [RepeatedCall(session, fetches, feeds, barrier, ends) for fetches, ends in step.abandonable]

@@ -6,6 +6,7 @@ import threading
 import time
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
@@ -21,8 +22,9 @@ from psfleet.job.job import parse_job
 from psfleet.layout import Layout
 from psfleet.polling import wait_until
 from psfleet.tf.own_session import REFUSED
-from worker_service import allowance
+from worker_service import session
 from worker_service.abandonment import Abandonment, may_abandon_steps
+from worker_service.allowance import Allowance
 from worker_service.frontends.interface import TrainingGraph
 from worker_service.session_errors import RefusedCallError
 
@@ -77,7 +79,7 @@ CHAINED_TENSORS = ChainedTensors()
 @pytest.fixture(autouse=True)
 def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also steps that are short, and the first one, may be abandoned."""
-    monkeypatch.setattr(allowance, "MIN_STEP_SECS", 0.0)
+    monkeypatch.setattr(session, "Allowance", partial(Allowance, min_secs=0))
 
 
 class GatedTensors(TwoTensors):
