@@ -112,7 +112,7 @@ class Ensemble:
             raise QueryError(Status.UNAVAILABLE, f"no member of {self._name} is ready")
         loop = asyncio.get_running_loop()
         until = max(arrived + self._timeout_secs, loop.time() + GRACE_SECS)
-        batch = Batch(self._next(), inputs, loop.create_future(), loop.time(), until, release)
+        batch = Batch(self._next(), inputs, loop.create_future(), until, release)
         self._batches[batch.number] = batch
         end = loop.call_at(until, self._expire, batch)
         self._look_later(batch)
@@ -137,7 +137,7 @@ class Ensemble:
             return
         member.step, member.waited_since = prediction.step, now
         member.outstanding.discard(number)
-        member.set_present()
+        member.set_present(number, now)
         self.take(index, number, prediction)
 
     def take(self, index: int, number: int, prediction: Prediction) -> None:
@@ -147,7 +147,7 @@ class Ensemble:
             model = self._model(index)
             batch.predictions[model] = checked(prediction, batch.rows)
             batch.wait_no_longer({each for each in batch.waits_for if self._model(each) == model})
-            self._members[index].set_present()
+            self._members[index].set_present(number, asyncio.get_running_loop().time())
             if self._waits_for_late(batch):
                 batch.wait_no_longer(set(batch.waits_for))
 
@@ -172,17 +172,17 @@ class Ensemble:
         }
 
     def _ask(self, batch: Batch, members: Collection[int]) -> None:
-        batch.asked.update(members)
-        batch.waits_for.update(members)
+        now = asyncio.get_running_loop().time()
+        batch.wait_for(members, now)
         if self.route is not None:
             self.route.send(batch.number, batch.inputs, sorted(members))
             return
         for index in sorted(members):
-            self._send(self._members[index], batch.number, batch.inputs, asyncio.get_running_loop().time())
+            self._send(self._members[index], batch.number, batch.inputs, now)
 
     def _ask_another(self, batch: Batch, model: int) -> bool:
         """Sends a batch to a member of a model that was not sent it; whether there is one."""
-        if others := {index for index in self._ready() - batch.asked if self._model(index) == model}:
+        if others := {index for index in self._ready() - batch.asked.keys() if self._model(index) == model}:
             self._ask(batch, [idlest(others, self._batches.values())])
         return bool(others)
 
@@ -196,9 +196,9 @@ class Ensemble:
         now, waited_for = asyncio.get_running_loop().time(), sorted(batch.waits_for)
         asked = {model for model in {*map(self._model, waited_for)} if self._ask_another(batch, model)}
         for index in waited_for:
-            silent_secs = now - self._members[index].silent_since(batch)
             is_replaced = self._model(index) in asked
-            if silent_secs < LATE_SHARE * self._timeout_secs or not (is_replaced or batch.predictions):
+            silent_secs = now - self._members[index].silent_since(batch, is_replaced)
+            if silent_secs < LATE_SHARE * self._timeout_secs or not (is_replaced or batch.has_answer):
                 continue
             self._members[index].set_late(f"has not answered for {silent_secs:.2g} s, others are asked")
             for each in list(self._batches.values()):
@@ -209,8 +209,8 @@ class Ensemble:
         self._look_later(batch)
 
     def _waits_for_late(self, batch: Batch) -> bool:
-        """Whether a batch has predictions, and all members that could add another one are late."""
-        return bool(batch.predictions) and all(map(self.is_late, batch.waits_for))
+        """Whether a batch has an answer, and all members that could add a prediction are late."""
+        return batch.has_answer and all(map(self.is_late, batch.waits_for))
 
     def _expire(self, batch: Batch) -> None:
         """Answers without the members that have not replied; they are late for all other batches, too."""
@@ -221,14 +221,14 @@ class Ensemble:
             self._give_up(index, is_lost=False)
 
     def _give_up(self, index: int, is_lost: bool = True) -> None:
-        """No batch waits for a member any more, but one without a prediction for one that is late but not lost.
+        """No batch waits for a member any more, but one without an answer for one that is late but not lost.
 
         Such a batch would fail, and the member may answer yet. Another one of its model is asked, if there is one.
         """
         for batch in list(self._batches.values()):
             if index in batch.waits_for:
                 self._ask_another(batch, self._model(index))
-                if is_lost or batch.predictions:
+                if is_lost or batch.has_answer:
                     batch.wait_no_longer({index})
 
     def _send(self, member: Member, number: int, inputs: Inputs, now: float) -> None:

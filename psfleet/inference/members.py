@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -41,6 +42,7 @@ class Member:
         step: Of its weights, as of its last reply.
         outstanding: Numbers of the batches that it has not answered.
         waited_since: When it was sent the first of them, or has last answered; on the event loop's clock.
+        answered: The number of the batch that it has answered last, and when on the same clock.
         is_late: Whether it is not asked, because it has not answered.
     """
 
@@ -49,11 +51,18 @@ class Member:
     step: int
     outstanding: set[int] = field(default_factory=set)
     waited_since: float = 0.0
+    answered: tuple[int, float] = (0, -math.inf)
     is_late: bool = False
 
-    def silent_since(self, batch: Batch) -> float:
-        """Since when it has answered nothing, given a batch that it has not answered."""
-        return min(batch.sent, self.waited_since) if self.outstanding else batch.sent
+    def silent_since(self, batch: Batch, is_replaced: bool) -> float:
+        """Since when it has answered nothing, given a batch that it has not answered.
+
+        An answer to a batch before that counts, unless another member is sent the batch in its place.
+        """
+        since = batch.asked[self.index]
+        since = min(since, self.waited_since) if self.outstanding else since
+        number, answered = self.answered
+        return max(since, answered) if number < batch.number and not is_replaced else since
 
     def set_late(self, why: str) -> None:
         """It is not asked; says why, unless it is late already."""
@@ -61,8 +70,9 @@ class Member:
             logger.warning("member %d %s", self.index, why, extra={"event": "member_late", "member": self.index})
         self.is_late = True
 
-    def set_present(self) -> None:
-        """It has answered: it is asked again, unless it was sent more."""
+    def set_present(self, number: int, now: float) -> None:
+        """It has answered a batch: it is asked again, unless it was sent more."""
+        self.answered = number, now
         if self.is_late and not self.outstanding:
             self.is_late = False
             logger.info("member %d answers again", self.index, extra={"event": "member_back", "member": self.index})
@@ -76,10 +86,9 @@ class Batch:
         number: Its number.
         inputs: `[rows, ...]` each.
         done: Is set when it waits for no member.
-        sent: When it was sent first, on the event loop's clock.
-        until: When it is answered without the members that have not replied, on the same clock.
+        until: When it is answered without the members that have not replied, on the event loop's clock.
         release: Called when it waits for late members only.
-        asked: Indices of the members that were sent it.
+        asked: When the members were sent it, by their indices; on the same clock.
         waits_for: Those of them whose prediction would be used.
         predictions: The first one of each model, by its index.
         look: The next look at what it waits for.
@@ -88,10 +97,9 @@ class Batch:
     number: int
     inputs: Inputs
     done: asyncio.Future[None]
-    sent: float
     until: float
     release: Callable[[], object]
-    asked: set[int] = field(default_factory=set)
+    asked: dict[int, float] = field(default_factory=dict)
     waits_for: set[int] = field(default_factory=set)
     predictions: dict[int, Prediction] = field(default_factory=dict)
     look: asyncio.TimerHandle | None = None
@@ -100,6 +108,16 @@ class Batch:
     def rows(self) -> int:
         """The number of rows."""
         return len(self.inputs[0])
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether a prediction is there that is no error."""
+        return any(not each.error for each in self.predictions.values())
+
+    def wait_for(self, members: Collection[int], now: float) -> None:
+        """Takes account of members that are sent it."""
+        self.asked |= dict.fromkeys(members, now)
+        self.waits_for.update(members)
 
     def wait_no_longer(self, members: set[int]) -> None:
         """Gives members up."""
