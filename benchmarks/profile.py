@@ -64,7 +64,7 @@ KINDS = (
         TENSORFLOW,
     ),
     Kind("matrices", re.compile("dnnl|gebp|gemm|MatMul|Softmax|BiasOp"), TENSORFLOW),
-    Kind("matrices", re.compile(r"^\[unknown\]$"), re.compile("anon|unknown|^$")),
+    Kind("matrices", re.compile(r"^\[unknown\]$"), re.compile(r"anon|unknown|perf-\d+\.map|^$")),
     Kind("gRPC", re.compile("grpc|chttp2"), ANY),
     Kind("TensorFlow's executor", ANY, TENSORFLOW),
     Kind("malloc, locks, threads", ANY, re.compile(r"libc\.so|ld-linux|libpthread|libstdc|vdso")),

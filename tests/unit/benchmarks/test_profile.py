@@ -29,6 +29,7 @@ LIBC = "/usr/lib/libc.so.6"
         ),
         ("_ZN4dnnl4impl3cpu3x647jit_uniE", TENSORFLOW, "matrices"),
         ("[unknown]", "[unknown]", "matrices"),
+        ("[unknown]", "/tmp/perf-21236.map", "matrices"),
         ("_ZN9grpc_core20GlobalStatsCollectorE", TENSORFLOW, "gRPC"),
         ("_ZN10tensorflow12_GLOBAL__N_113ExecutorStateE", TENSORFLOW, "TensorFlow's executor"),
         ("_int_malloc", LIBC, "malloc, locks, threads"),
