@@ -35,6 +35,10 @@ SIZES = (2, 4)
 PS_PORT, DDP_PORT = 2222, 29500
 BUCKETS = 16
 """On each ps: pushed, updated and pulled one after the other, so that both directions of a link are in use at once."""
+FAST_BUCKETS = 4
+"""The same where the links are so fast that two cores are the limit: each bucket takes CPU time."""
+FAST_MEGABITS = 4000
+"""Rate of all workers' links together, from which that is so."""
 GOALS = (
     Comparison("line rate", "psfleet", 0.9, is_minimum=True),
     Comparison("line rate", "tcp"),
@@ -48,10 +52,11 @@ GOALS = (
 TEXT = """{parameters:,} parameters, gradient descent, gradients that are constants: a step is a matter of bytes. Each
 host is a network namespace, on a switch by a link that HTB limits in both directions. psfleet has a host for each ps
 and each worker, or with `fleet.colocate` (`colocated`) one process for both; `psfleet task` starts its processes. Its
-`update.bucket_bytes` is a sixteenth of a shard. DDP with gloo has one for each worker. `line rate` is how long the link
-of a worker is busy with the model in one direction, with the headers of TCP on Ethernet: the limit of a step with a ps
-on another host in which pulls overlap pushes. `tcp` is how long plain connections take for the bytes of such a step,
-both ways at once, and `tcp colocated` for those of a step with a ps in each worker, which are the bytes of a ring."""
+`update.bucket_bytes` is a sixteenth of a shard, and a quarter with 4 workers at 1 Gbit/s. DDP with gloo has a host for
+each worker. `line rate` is how long the link of a worker is busy with the model in one direction, with the headers of
+TCP on Ethernet: the limit of a step with a ps on another host in which pulls overlap pushes. `tcp` is how long plain
+connections take for the bytes of such a step, both ways at once, and `tcp colocated` for those of a step with a ps in
+each worker, which are the bytes of a ring."""
 
 
 def main() -> int:
@@ -113,7 +118,7 @@ def psfleet(
         by_role = {"worker": made} if is_colocated else {"ps": made[-size:], "worker": made[:size]}
         ps = made[-size:]
         fleet = (f"fleet.ps={size}", f"fleet.workers={size}", f"fleet.colocate={is_colocated}")
-        bucket = f"update.bucket_bytes={bucket_bytes(4 * trained.num_parameters, size)}"
+        bucket = f"update.bucket_bytes={bucket_bytes(4 * trained.num_parameters, size, num_buckets(size, megabits))}"
         flags = [part for setting in (*settings(trained), *fleet, bucket, *overrides) for part in ("--set", setting)]
         started = [
             children.start(f"{role}-{index}", host.command(task(role, index, ps, out, flags)))
@@ -125,9 +130,14 @@ def psfleet(
         return psfleet_measured(Path(out), trained, cpu, gradients=size)
 
 
-def bucket_bytes(num_bytes: int, num_ps: int) -> int:
-    """Bytes of a bucket if each ps has `BUCKETS` of a model; a multiple of 64, with room for aligned tensors."""
-    return math.ceil(num_bytes / (num_ps * BUCKETS * 64) + len(SHAPES)) * 64
+def num_buckets(size: int, megabits: int) -> int:
+    """Buckets on each ps."""
+    return FAST_BUCKETS if size * megabits >= FAST_MEGABITS else BUCKETS
+
+
+def bucket_bytes(num_bytes: int, num_ps: int, buckets: int) -> int:
+    """Bytes of a bucket if each ps has so many of a model; a multiple of 64, with room for aligned tensors."""
+    return math.ceil(num_bytes / (num_ps * buckets * 64) + len(SHAPES)) * 64
 
 
 def task(role: str, index: int, ps: Sequence[Host], out: str, flags: Sequence[str]) -> list[str]:
