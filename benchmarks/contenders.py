@@ -6,6 +6,7 @@ import json
 import statistics
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from benchmarks.children import Child, ChildError, Children
 from benchmarks.cpu_time import CpuTime, cpu_time
@@ -73,14 +74,31 @@ def measured(
 ) -> Measures:
     """Waits for the step times of the workers, and returns their means with the CPU time of all children.
 
+    A workload with an accuracy has the times of the first worker, which evaluates; the others train on.
+
     Args:
         gradients: Number of gradients in one step.
     """
+    if workload.mnist:
+        return reached(children.receive(workers[0], "the accuracy", run_secs(workload)), cpu, workload)
     times = [children.receive(worker, "step times", run_secs(workload)) for worker in workers]
     step_ms, mean_ms = (statistics.fmean(each[name] for each in times) for name in ("p50_ms", "mean_ms"))
     first = times[0]
     measures = {"step_ms": step_ms, "mean_ms": mean_ms}
     return with_cpu(measures, cpu, first["began"], first["ended"], first["num_steps"], gradients)
+
+
+def reached(found: dict[str, Any], cpu: CpuTime, workload: Workload) -> Measures:
+    """The measures of a contender from its `Reached`.
+
+    Raises:
+        ChildError: It has not got to the accuracy.
+    """
+    if found["accuracy"] < workload.accuracy:
+        raise ChildError(f"accuracy {found['accuracy']:.4f} after {found['steps']} steps")
+    began, ended, steps = found["began"], found["ended"], found["steps"]
+    secs = ended - began
+    return {"secs": secs, "steps": steps, "mean_ms": secs * 1000 / steps, "cpu_secs": cpu.secs(began, ended)}
 
 
 def with_cpu(measures: Measures, cpu: CpuTime, began: float, ended: float, steps: int, gradients: int) -> Measures:

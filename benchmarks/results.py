@@ -23,6 +23,9 @@ MEASURES = {
     "p50_ms": "p50 ms",
     "p99_ms": "p99 ms",
     "queries_per_sec": "queries per second",
+    "secs": "seconds",
+    "steps": "steps",
+    "cpu_secs": "CPU seconds",
 }
 """What is measured, by name, with its unit."""
 

@@ -8,7 +8,7 @@ from benchmarks.results import MEASURES, Comparison, Group, Result, Spread
 from benchmarks.results_chart import chart
 
 FOLDER = Path(__file__).parent
-NAMES = ("sync_step", "variables", "profile", "links", "simulated", "tls", "memory", "serving")
+NAMES = ("sync_step", "accuracy", "variables", "profile", "links", "simulated", "tls", "memory", "serving")
 """The results that the page has, in its order."""
 HEAD = """# Results
 

@@ -14,11 +14,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from benchmarks.digits.clock import Reached, one_by_one, train_until
 from benchmarks.parent_pipe import ParentPipe
 from benchmarks.timing import StepTimes, time_steps
-from benchmarks.training_graph import Feed, fed_loss, new_optimizer
+from benchmarks.training_graph import Feed, accuracy, fed_loss, new_optimizer
 from benchmarks.workload import NUM_WORKERS, Workload
 
+Measure = Callable[[Callable[[tf.Tensor, Feed], Any]], float]
 GATE_SECS = 600.0
 """Longer than any deadline of the benchmark, which ends this process when it is over."""
 
@@ -51,7 +53,7 @@ def run_worker(
     would close the token queue that the others wait for. The benchmark ends all of them.
     """
     is_chief = index == 0
-    train_op, feed, sync_hook = build(cluster, index, workload)
+    train_op, feed, sync_hook, measure = build(cluster, index, workload)
     if not is_chief:
         parent.wait_for_line("the chief's session", GATE_SECS)
     with tf.compat.v1.train.MonitoredTrainingSession(
@@ -64,14 +66,17 @@ def run_worker(
         config=tf.compat.v1.ConfigProto(device_filters=["/job:ps", f"/job:worker/task:{index}"]),
     ) as session:
         parent.report(session="open")
-        parent.report(**dataclasses.asdict(train(session, train_op, feed, workload)))
+        parent.report(**dataclasses.asdict(train(session, train_op, feed, measure, workload)))
         parent.wait_for_line("the end", GATE_SECS)
 
 
 def build(
     cluster: dict[str, list[str]], index: int, workload: Workload
-) -> tuple[tf.Tensor, Callable[[int], Feed], tf.compat.v1.train.SessionRunHook]:
-    """Builds a worker's graph; running the train op gives the step of the token that ended the worker's step."""
+) -> tuple[tf.Tensor, Callable[[int], Feed], tf.compat.v1.train.SessionRunHook, Measure | None]:
+    """Builds a worker's graph; running the train op gives the step of the token that ended the worker's step.
+
+    The last value is `accuracy` of LeNet; None: the workload has none.
+    """
     device = tf.compat.v1.train.replica_device_setter(cluster=cluster, worker_device=f"/job:worker/task:{index}")
     with tf.compat.v1.device(device):
         global_step = tf.compat.v1.train.get_or_create_global_step()
@@ -80,11 +85,14 @@ def build(
             new_optimizer(workload), replicas_to_aggregate=NUM_WORKERS, total_num_replicas=NUM_WORKERS
         )
         train_op = optimizer.minimize(loss, global_step=global_step)
-    return train_op, feed, optimizer.make_session_run_hook(index == 0, num_tokens=0)
+        measure = accuracy(workload) if workload.mnist else None
+    return train_op, feed, optimizer.make_session_run_hook(index == 0, num_tokens=0), measure
 
 
-def train(session: Any, train_op: tf.Tensor, feed: Callable[[int], Feed], workload: Workload) -> StepTimes:
-    """Trains until the model, not this worker, has made the last step.
+def train(
+    session: Any, train_op: tf.Tensor, feed: Callable[[int], Feed], measure: Measure | None, workload: Workload
+) -> StepTimes | Reached:
+    """Trains until the model, not this worker, has made the last step, or has the accuracy that it `measure`s.
 
     A fast worker can dequeue both tokens of a step: if each worker counted its own steps, the other could wait forever.
     """
@@ -92,6 +100,8 @@ def train(session: Any, train_op: tf.Tensor, feed: Callable[[int], Feed], worklo
     def run_step(index: int) -> int:
         return int(session.run(train_op, feed_dict=feed(index)))
 
+    if measure is not None:
+        return train_until(one_by_one(run_step), lambda: measure(session.run), workload)
     return time_steps(run_step, workload)
 
 

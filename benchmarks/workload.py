@@ -27,6 +27,10 @@ class Workload:
         batch_size: Examples in one worker's gradient.
         shapes: If not empty, variables of these shapes are the model, instead of the MLP; nothing is computed.
         wait_ms: How long a gradient of `shapes` waits instead of computing.
+        mnist: If not empty, a folder with MNIST: LeNet-5 trains on it until it has an accuracy, for `steps` at most.
+        accuracy: Of the test images of MNIST, 0 to 1.
+        evaluate_steps: Steps between two evaluations of that accuracy.
+        seed: Of LeNet's weights and the order of its batches.
     """
 
     hidden: int
@@ -36,6 +40,10 @@ class Workload:
     batch_size: int = 100
     shapes: tuple[tuple[int, ...], ...] = ()
     wait_ms: int = 0
+    mnist: str = ""
+    accuracy: float = 0.0
+    evaluate_steps: int = 0
+    seed: int = 1
 
     @property
     def total_steps(self) -> int:

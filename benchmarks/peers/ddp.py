@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from benchmarks.digits.clock import one_by_one, train_until
+from benchmarks.digits.data import Batch, Shard, evaluation_batches
 from benchmarks.parent_pipe import ParentPipe
 from benchmarks.timing import time_steps
 from benchmarks.workload import LEARNING_RATE, Workload
@@ -39,8 +41,13 @@ def main() -> None:
         "gloo", init_method=f"tcp://{args.address}", rank=args.rank, world_size=args.workers
     )  # fmt: skip
     parent.report(session="open")
-    train_step = build(args.workload, args.rank, args.wire)
-    parent.report(**dataclasses.asdict(time_steps(train_step, args.workload)))
+    if args.workload.mnist:
+        train_step, accuracy = build_lenet(args.workload, args.rank)
+        found = train_until(one_by_one(train_step), accuracy, args.workload)
+        parent.report(**dataclasses.asdict(found))
+    else:
+        train_step = build(args.workload, args.rank, args.wire)
+        parent.report(**dataclasses.asdict(time_steps(train_step, args.workload)))
     parent.wait_for_line("the end", GATE_SECS)
 
 
@@ -66,6 +73,54 @@ def build(workload: Workload, rank: int, wire: str) -> Callable[[int], int]:
         return index + 1
 
     return train_step
+
+
+def build_lenet(workload: Workload, rank: int) -> tuple[Callable[[int], int], Callable[[], float]]:
+    """The model of `examples/lenet` on MNIST: a function as that of `build`, and one that returns the accuracy."""
+    torch.manual_seed(workload.seed)
+    network = lenet()
+    model = nn.parallel.DistributedDataParallel(network)
+    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
+    shard, tests = Shard(workload, rank), evaluation_batches(workload.mnist)
+
+    def train_step(index: int) -> int:
+        pixels, labels = tensors(shard.batch(index))
+        optimizer.zero_grad(set_to_none=True)
+        nn.functional.cross_entropy(model(pixels), labels).backward()
+        optimizer.step()
+        return index + 1
+
+    def accuracy() -> float:
+        # Only rank 0 needs it; the other one waits for its next gradient.
+        if rank:
+            return 0.0
+        network.eval()
+        with torch.no_grad():
+            counts = [int((network(pixels).argmax(1) == labels).sum()) for pixels, labels in map(tensors, tests)]
+        network.train()
+        return sum(counts) / sum(len(labels) for _, labels in tests)
+
+    return train_step, accuracy
+
+
+def tensors(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pixels float32 [batch, 1, 28, 28] in [0, 1], and labels int64 [batch]."""
+    pixels, labels = batch
+    return torch.from_numpy(pixels).float().div_(255).unsqueeze(1), torch.from_numpy(labels).long()
+
+
+def lenet() -> nn.Module:
+    """The layers of `examples/lenet`, with initial weights of the same spread."""
+    layers = nn.Sequential(
+        nn.Conv2d(1, 20, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(20, 50, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(800, 500), nn.ReLU(), nn.Dropout(0.5), nn.Linear(500, NUM_CLASSES),
+    )  # fmt: skip
+    for layer in layers:
+        if isinstance(layer, (nn.Conv2d, nn.Linear)):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            nn.init.zeros_(layer.bias)
+    return layers
 
 
 def bfloat16_hook(state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -14,6 +14,9 @@ import time
 
 import tensorflow as tf
 
+from benchmarks.digits import lenet
+from benchmarks.digits.clock import train_until
+from benchmarks.digits.data import evaluation_batches, reader
 from benchmarks.mlp.program import NUM_CLASSES, NUM_EXAMPLES, NUM_PIXELS, synthetic
 from benchmarks.parent_pipe import ParentPipe
 from benchmarks.timing import StepTimes
@@ -54,8 +57,8 @@ def coordinate(spec: tf.train.ClusterSpec, workload: Workload, parent: ParentPip
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
-        model = Model(workload)
-    dataset = coordinator.create_per_worker_dataset(lambda: batches(workload.batch_size))
+        model = (Lenet if workload.mnist else Model)(workload)
+    dataset = coordinator.create_per_worker_dataset(lambda: model.batches())
     iterator = iter(dataset)
 
     @tf.function
@@ -67,6 +70,16 @@ def coordinate(spec: tf.train.ClusterSpec, workload: Workload, parent: ParentPip
             coordinator.schedule(train_step, args=(iterator,))
         coordinator.join()
 
+    if workload.mnist:
+        parent.report(session="open")
+
+        def run(steps: int, until: int) -> int:
+            train(until - steps)
+            return until
+
+        parent.report(**dataclasses.asdict(train_until(run, model.accuracy, workload)))
+        parent.wait_for_line("the end", GATE_SECS)
+        return
     train(workload.warmup_steps)
     parent.report(session="open")
     began = time.time()
@@ -78,44 +91,54 @@ def coordinate(spec: tf.train.ClusterSpec, workload: Workload, parent: ParentPip
     parent.wait_for_line("the end", GATE_SECS)
 
 
-def batches(batch_size: int) -> tf.data.Dataset:
-    """Batches of the benchmark's examples, again and again, from memory."""
-    images, labels = synthetic(0)
-    number = NUM_EXAMPLES // batch_size
-    kept = [each[: number * batch_size].reshape(number, batch_size, *each.shape[1:]) for each in (images, labels)]
-    return tf.data.Dataset.from_tensor_slices(tuple(kept)).repeat().prefetch(2)
-
-
 class Model:
     """The MLP with variables on the ps, and Adam or gradient descent by TensorFlow's fused operations."""
 
     def __init__(self, workload: Workload) -> None:
-        widths = (NUM_PIXELS, workload.hidden, workload.hidden, NUM_CLASSES)
-        initial = tf.keras.initializers.GlorotUniform(1)
-        self._layers = [
-            (tf.Variable(initial((inputs, outputs))), tf.Variable(tf.zeros([outputs])))
-            for inputs, outputs in itertools.pairwise(widths)
-        ]
-        self._variables = [each for layer in self._layers for each in layer]
+        self._workload = workload
+        self._variables = [tf.Variable(value) for value in self._initial()]
         self._slots = []
         if workload.optimizer == "adam":
             self._slots = [tuple(tf.Variable(tf.zeros_like(each)) for _ in range(2)) for each in self._variables]
             self._powers = [tf.Variable(0.9), tf.Variable(0.999)]
 
+    def batches(self) -> tf.data.Dataset:
+        """Batches of the benchmark's examples, again and again, from memory."""
+        size = self._workload.batch_size
+        images, labels = synthetic(0)
+        number = NUM_EXAMPLES // size
+        kept = [each[: number * size].reshape(number, size, *each.shape[1:]) for each in (images, labels)]
+        return tf.data.Dataset.from_tensor_slices(tuple(kept)).repeat().prefetch(2)
+
     def train(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        """One update from images [batch, 784] float32 and labels [batch] int32; returns the loss."""
+        """One update from a batch; returns the loss."""
         with tf.GradientTape() as tape:
-            activations = images
-            for weights, biases in self._layers:
-                logits = tf.matmul(activations, weights) + biases
-                activations = tf.nn.relu(logits)
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+            loss = self._loss(images, labels)
         for index, gradient in enumerate(tape.gradient(loss, self._variables)):
             self._update(index, gradient)
         if self._slots:
             for power, beta in zip(self._powers, (0.9, 0.999), strict=True):
                 power.assign(power * beta)
         return loss
+
+    def accuracy(self) -> float:
+        """That of a model on MNIST."""
+        raise NotImplementedError("the MLP trains on examples without a test set")
+
+    def _initial(self) -> list[tf.Tensor]:
+        """The variables' first values."""
+        widths = (NUM_PIXELS, self._workload.hidden, self._workload.hidden, NUM_CLASSES)
+        values = tf.keras.initializers.GlorotUniform(1)
+        layers = [(values((inputs, outputs)), tf.zeros([outputs])) for inputs, outputs in itertools.pairwise(widths)]
+        return [each for layer in layers for each in layer]
+
+    def _loss(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        """Of images [batch, 784] float32 and labels [batch] int32."""
+        activations = images
+        for weights, biases in zip(self._variables[::2], self._variables[1::2], strict=True):
+            logits = tf.matmul(activations, weights) + biases
+            activations = tf.nn.relu(logits)
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
 
     def _update(self, index: int, gradient: tf.Tensor) -> None:
         variable = self._variables[index]
@@ -128,6 +151,36 @@ class Model:
                 var=variable.handle, m=first.handle, v=second.handle, beta1_power=self._powers[0],
                 beta2_power=self._powers[1], lr=LEARNING_RATE, beta1=0.9, beta2=0.999, epsilon=1e-7, grad=gradient,
             )  # fmt: skip
+
+
+class Lenet(Model):
+    """The model of `examples/lenet`, on MNIST: each worker reads all of it, in an order of its own."""
+
+    def batches(self) -> tf.data.Dataset:
+        """Batches of MNIST, from memory."""
+        training, _ = reader().read_mnist(self._workload.mnist)
+        number, size = len(training.labels), self._workload.batch_size
+        order = tf.data.Dataset.range(number).shuffle(number).repeat().batch(size)
+        pixels, labels = tf.constant(training.pixels), tf.constant(training.labels)
+        return order.map(lambda which: (tf.gather(pixels, which), tf.gather(labels, which))).prefetch(2)
+
+    def accuracy(self) -> float:
+        """The share of the test images, on the coordinator."""
+        weights = [tf.identity(variable) for variable in self._variables]
+        batches = evaluation_batches(self._workload.mnist)
+        counts = [int(self._num_right(weights, *map(tf.constant, batch))) for batch in batches]
+        return sum(counts) / sum(len(labels) for _, labels in batches)
+
+    @tf.function
+    def _num_right(self, weights: list[tf.Tensor], pixels: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        return lenet.num_right(weights, pixels, labels)
+
+    def _initial(self) -> list[tf.Tensor]:
+        return [tf.constant(value) for value in lenet.initial(self._workload.seed)]
+
+    def _loss(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        """Of pixels [batch, 28, 28] uint8 and labels [batch] int32."""
+        return lenet.mean_loss(self._variables, images, labels)
 
 
 if __name__ == "__main__":

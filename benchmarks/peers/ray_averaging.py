@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.digits.clock import one_by_one, train_until
 from benchmarks.parent_pipe import ParentPipe
 from benchmarks.timing import time_steps
 from benchmarks.workload import NUM_WORKERS, Workload
@@ -30,7 +31,7 @@ class Replica:
         # The driver, which only averages, does not import TensorFlow.
         import tensorflow as tf
 
-        from benchmarks.training_graph import fed_loss, new_optimizer
+        from benchmarks.training_graph import accuracy, fed_loss, new_optimizer
         from psfleet.service.cpu import num_usable_cpus, threads_each
 
         v1 = tf.compat.v1
@@ -45,6 +46,7 @@ class Replica:
         self._assign = tf.group(*(each.assign(tf.reshape(part, each.shape)) for each, part in parts))
         with tf.control_dependencies([self._train]):
             self._flat = tf.concat([tf.reshape(each.read_value(), [-1]) for each in variables], axis=0)
+        self._accuracy = accuracy(workload) if workload.mnist else None
         threads = threads_each(num_usable_cpus(), NUM_WORKERS)
         config = v1.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads)
         self._session = v1.Session(config=config)
@@ -55,6 +57,12 @@ class Replica:
         if weights is not None:
             self._session.run(self._assign, {self._weights: weights})
         return self._session.run(self._flat, self._feed(index))
+
+    def accuracy(self, weights: Vector) -> float:
+        """LeNet's accuracy with these weights."""
+        assert self._accuracy is not None, "the workload has no accuracy"
+        self._session.run(self._assign, {self._weights: weights})
+        return self._accuracy(self._session.run)
 
 
 def main() -> None:
@@ -89,7 +97,11 @@ def train(workload: Workload, parent: ParentPipe) -> None:
         return index + 1
 
     parent.report(session="open")
-    parent.report(**dataclasses.asdict(time_steps(step, workload)))
+    if workload.mnist:
+        found = train_until(one_by_one(step), lambda: ray.get(actors[0].accuracy.remote(average)), workload)
+        parent.report(**dataclasses.asdict(found))
+    else:
+        parent.report(**dataclasses.asdict(time_steps(step, workload)))
     parent.wait_for_line("the end", GATE_SECS)
 
 
