@@ -35,10 +35,8 @@ SIZES = (2, 4)
 PS_PORT, DDP_PORT = 2222, 29500
 BUCKETS = 16
 """On each ps: pushed, updated and pulled one after the other, so that both directions of a link are in use at once."""
-FAST_BUCKETS = 4
-"""The same where the links are so fast that two cores are the limit: each bucket takes CPU time."""
-FAST_MEGABITS = 4000
-"""Rate of all workers' links together, from which that is so."""
+FEWER_BUCKETS = {(1000, 4): 4}
+"""The same by Mbit/s and number of ps where two cores are the limit: each bucket takes CPU time."""
 GOALS = (
     Comparison("line rate", "psfleet", 0.9, is_minimum=True),
     Comparison("line rate", "tcp"),
@@ -53,10 +51,10 @@ TEXT = """{parameters:,} parameters, gradient descent, gradients that are consta
 host is a network namespace, on a switch by a link that HTB limits in both directions. psfleet has a host for each ps
 and each worker, or with `fleet.colocate` (`colocated`) one process for both; `psfleet task` starts its processes. Its
 `update.bucket_bytes` is a sixteenth of a shard, and a quarter with 4 workers at 1 Gbit/s. DDP with gloo has a host for
-each worker. `line rate` is how long the link of a worker is busy with the model in one direction, with the headers of
-TCP on Ethernet: the limit of a step with a ps on another host in which pulls overlap pushes. `tcp` is how long plain
-connections take for the bytes of such a step, both ways at once, and `tcp colocated` for those of a step with a ps in
-each worker, which are the bytes of a ring."""
+each worker, and its default buckets. `line rate` is how long the link of a worker is busy with the model in one
+direction, with the headers of TCP on Ethernet: the limit of a step with a ps on another host in which pulls overlap
+pushes. `tcp` is how long plain connections take for the bytes of such a step, both ways at once, and `tcp colocated`
+for those of a step with a ps in each worker, which are the bytes of a ring."""
 
 
 def main() -> int:
@@ -131,8 +129,8 @@ def psfleet(
 
 
 def num_buckets(size: int, megabits: int) -> int:
-    """Buckets on each ps."""
-    return FAST_BUCKETS if size * megabits >= FAST_MEGABITS else BUCKETS
+    """Buckets on each of `size` ps."""
+    return FEWER_BUCKETS.get((megabits, size), BUCKETS)
 
 
 def bucket_bytes(num_bytes: int, num_ps: int, buckets: int) -> int:

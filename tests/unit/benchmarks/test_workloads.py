@@ -65,6 +65,15 @@ def test_a_link_is_busy_with_headers_too() -> None:
     assert floor_ms(4 * links.workload(1).num_parameters, 1000) == pytest.approx(194.9, abs=0.1)
 
 
+def test_a_ps_has_as_many_buckets_as_its_bytes_say() -> None:
+    num_bytes = 4 * links.workload(1).num_parameters
+    for size, megabits, expected in ((2, 1000, 16), (4, 1000, 4), (4, 200, 16)):
+        number = links.num_buckets(size, megabits)
+        assert number == expected
+        shard = num_bytes / size
+        assert math.ceil(shard / links.bucket_bytes(num_bytes, size, number)) == number
+
+
 def test_a_task_of_psfleet_names_all_ps() -> None:
     command = links.task("worker", 1, [Host("a", "10.0.0.1"), Host("b", "10.0.0.2")], "out", ["--set", "a=1"])
     assert command[1:4] == ["-m", "psfleet", "task"]
