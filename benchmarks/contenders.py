@@ -92,13 +92,14 @@ def reached(found: dict[str, Any], cpu: CpuTime, workload: Workload) -> Measures
     """The measures of a contender from its `Reached`.
 
     Raises:
-        ChildError: It has not got to the accuracy.
+        ChildError: It has not got to the accuracy, or its CPU time was not sampled over the whole time.
     """
     if found["accuracy"] < workload.accuracy:
         raise ChildError(f"accuracy {found['accuracy']:.4f} after {found['steps']} steps")
     began, ended, steps = found["began"], found["ended"], found["steps"]
     secs = ended - began
-    return {"secs": secs, "steps": steps, "mean_ms": secs * 1000 / steps, "cpu_secs": cpu.secs(began, ended)}
+    mean_ms = secs * 1000 / (steps - workload.warmup_steps)
+    return {"secs": secs, "steps": steps, "mean_ms": mean_ms, "cpu_secs": _cpu_secs(cpu, began, ended)}
 
 
 def with_cpu(measures: Measures, cpu: CpuTime, began: float, ended: float, steps: int, gradients: int) -> Measures:
@@ -107,11 +108,15 @@ def with_cpu(measures: Measures, cpu: CpuTime, began: float, ended: float, steps
     Raises:
         ChildError: It was not sampled over the whole time.
     """
+    cpu_ms = _cpu_secs(cpu, began, ended) * 1000 / steps
+    return {**measures, "cpu_ms": cpu_ms, "cpu_ms_per_gradient": cpu_ms / gradients}
+
+
+def _cpu_secs(cpu: CpuTime, began: float, ended: float) -> float:
     try:
-        cpu_ms = cpu.secs(began, ended) * 1000 / steps
+        return cpu.secs(began, ended)
     except ValueError as error:
         raise ChildError(str(error)) from error
-    return {**measures, "cpu_ms": cpu_ms, "cpu_ms_per_gradient": cpu_ms / gradients}
 
 
 def python(module: str, *arguments: str) -> list[str]:

@@ -17,16 +17,15 @@ import tensorflow as tf
 from benchmarks.digits.clock import Reached, one_by_one, train_until
 from benchmarks.parent_pipe import ParentPipe
 from benchmarks.timing import StepTimes, time_steps
-from benchmarks.training_graph import Feed, accuracy, fed_loss, new_optimizer
+from benchmarks.training_graph import Accuracy, Feed, accuracy, fed_loss, new_optimizer
 from benchmarks.workload import NUM_WORKERS, Workload
 
-Measure = Callable[[Callable[[tf.Tensor, Feed], Any]], float]
 GATE_SECS = 600.0
 """Longer than any deadline of the benchmark, which ends this process when it is over."""
 
 
 def main() -> None:
-    """Runs one task; a worker prints a JSON line when its session is open and one of step times in milliseconds."""
+    """Runs one task; a worker prints a JSON line when its session is open and one of `StepTimes` or `Reached`."""
     parser = argparse.ArgumentParser(prog="benchmarks.stock")
     parser.add_argument("--cluster", type=json.loads, required=True, help="JSON of job name to host:port list")
     parser.add_argument("--role", choices=("ps", "worker"), required=True)
@@ -72,10 +71,11 @@ def run_worker(
 
 def build(
     cluster: dict[str, list[str]], index: int, workload: Workload
-) -> tuple[tf.Tensor, Callable[[int], Feed], tf.compat.v1.train.SessionRunHook, Measure | None]:
+) -> tuple[tf.Tensor, Callable[[int], Feed], tf.compat.v1.train.SessionRunHook, Accuracy | None]:
     """Builds a worker's graph; running the train op gives the step of the token that ended the worker's step.
 
-    The last value is `accuracy` of LeNet; None: the workload has none.
+    The last value is the accuracy of LeNet, and 0 on all workers but the chief, which alone evaluates; None: the
+    workload has none.
     """
     device = tf.compat.v1.train.replica_device_setter(cluster=cluster, worker_device=f"/job:worker/task:{index}")
     with tf.compat.v1.device(device):
@@ -85,12 +85,14 @@ def build(
             new_optimizer(workload), replicas_to_aggregate=NUM_WORKERS, total_num_replicas=NUM_WORKERS
         )
         train_op = optimizer.minimize(loss, global_step=global_step)
-        measure = accuracy(workload) if workload.mnist else None
+        measure: Accuracy | None = None
+        if workload.mnist:
+            measure = accuracy(workload) if index == 0 else lambda run: 0.0
     return train_op, feed, optimizer.make_session_run_hook(index == 0, num_tokens=0), measure
 
 
 def train(
-    session: Any, train_op: tf.Tensor, feed: Callable[[int], Feed], measure: Measure | None, workload: Workload
+    session: Any, train_op: tf.Tensor, feed: Callable[[int], Feed], measure: Accuracy | None, workload: Workload
 ) -> StepTimes | Reached:
     """Trains until the model, not this worker, has made the last step, or has the accuracy that it `measure`s.
 

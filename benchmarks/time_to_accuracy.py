@@ -1,11 +1,12 @@
 """Measures how long LeNet-5 trains on MNIST until it has an accuracy: psfleet and its peers, in turn.
 
-2 workers + 1 ps, or what a peer has instead, as processes of this machine. The time begins with the first step and ends
-with the first evaluation that finds the accuracy, by the process that trains. Each run has a seed of its own.
+2 workers + 1 ps, or what a peer has instead, as processes of this machine. The time begins after a warm-up and ends
+with the first evaluation that finds the accuracy. Each run has a seed of its own.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import random
 import sys
@@ -19,14 +20,14 @@ from benchmarks.children import Child, ChildError, Children
 from benchmarks.contenders import START_SECS, Measures, python, reached, run_secs
 from benchmarks.cpu_time import cpu_time
 from benchmarks.digits.clock import Reached
-from benchmarks.digits.data import reader
+from benchmarks.digits.data import TEST_BATCH, reader
 from benchmarks.interleaving import Contender, Plan, at_least, new_parser, run
 from benchmarks.peers import starting
 from benchmarks.psfleet_run import COLOCATED
 from benchmarks.results import Comparison, Group
 from benchmarks.workload import LEARNING_RATE, NUM_WORKERS, OPTIMIZERS, Workload
 from psfleet.polling import wait_until
-from psfleet.report.schema import EvaluationLog, History
+from psfleet.report.schema import EvaluationLog, History, Point
 
 JOB = Path(__file__).parents[1] / "examples" / "lenet" / "job.yaml"
 ACCURACY = 0.988
@@ -40,20 +41,21 @@ COMPARISONS = (
     Comparison("psfleet async", "ps_strategy", None, SECS),
 )
 TEXT = """LeNet-5 of `examples/lenet` on MNIST, Adam with rate {rate}, batch {batch} per worker, 2 workers and 1 ps on
-loopback. Seconds from the beginning of the first step to the end of the first evaluation on the 10,000 test images that
-finds {accuracy:.1%}; evaluations are {every} synchronous steps apart, or {twice} asynchronous ones. psfleet evaluates
-beside the training, all others pause for it. `psfleet async` and `ps_strategy` count global steps of one gradient each,
-all others steps of two. Each run has other initial weights and another order of the images. psfleet trains the Keras
-model with `tf.data`; the others have all images in memory and write the same layers in operations of TensorFlow, or in
-PyTorch. The mean of a step includes the evaluations."""
+loopback; `psfleet colocated` has a ps in each worker. Seconds from the end of a warm-up of {warmup} steps, in which all
+processes start, to the end of the first evaluation on the 10,000 test images that finds {accuracy:.1%}; evaluations are
+{every} steps apart. psfleet evaluates beside the training, all others pause for it. `psfleet async` and `ps_strategy`
+count global steps of one gradient each, and have twice as many in the warm-up and between two evaluations; all others
+count steps of two gradients. Each run has other initial weights and another order of the images. psfleet trains the
+Keras model with `tf.data`; the others have all images in memory and write the same layers in operations of TensorFlow,
+or in PyTorch. The mean of a step includes the evaluations."""
 
 
 def main() -> int:
     """Parses the command line, measures, writes the result."""
     parser = new_parser("time_to_accuracy", __doc__)
     parser.add_argument("--mnist", required=True, metavar="FOLDER", help="with the four idx files, gzipped or not")
-    parser.add_argument("--accuracy", type=float, default=ACCURACY, help=f"of the test images (default {ACCURACY})")
-    parser.add_argument("--steps", type=at_least(1), default=STEPS, help=f"give up after so many (default {STEPS})")
+    parser.add_argument("--accuracy", type=share, default=ACCURACY, help=f"of the test images (default {ACCURACY})")
+    parser.add_argument("--steps", type=at_least(EVERY), default=STEPS, help=f"give up after so many (default {STEPS})")
     args = parser.parse_args()
     folder = Path(args.mnist).absolute()
     try:
@@ -63,14 +65,27 @@ def main() -> int:
     sizes = {"accuracy": args.accuracy, "evaluate_steps": EVERY}
     workload = Workload(0, OPTIMIZERS[0], args.steps, mnist=str(folder), **sizes)
     text = TEXT.format(
-        rate=LEARNING_RATE, batch=workload.batch_size, accuracy=args.accuracy, every=EVERY, twice=2 * EVERY
+        rate=LEARNING_RATE,
+        batch=workload.batch_size,
+        warmup=workload.warmup_steps,
+        accuracy=args.accuracy,
+        every=EVERY,
     )
     return run("accuracy", "LeNet-5 to an accuracy", text, [plan(workload)], args.rounds, args.results)
 
 
+def share(text: str) -> float:
+    """A type of arguments: a number above 0, and 1 at most."""
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is no share, expected a number above 0, and 1 at most")
+    return value
+
+
 def plan(workload: Workload) -> Plan:
     """All contenders."""
-    twice = dataclasses.replace(workload, steps=2 * workload.steps, evaluate_steps=2 * workload.evaluate_steps)
+    doubled = {name: 2 * getattr(workload, name) for name in ("steps", "warmup_steps", "evaluate_steps")}
+    twice = dataclasses.replace(workload, **doubled)
     ways = [
         Contender("psfleet", seeded(psfleet, workload)),
         Contender("psfleet colocated", seeded(partial(psfleet, overrides=COLOCATED), workload)),
@@ -90,12 +105,7 @@ def seeded(train: Callable[[Workload], Measures], workload: Workload) -> Callabl
 
 def psfleet(workload: Workload, overrides: Sequence[str] = ()) -> Measures:
     """Trains the example by `psfleet train`, and ends it when an evaluation has found the accuracy."""
-    settings = (
-        f"fleet.ps=1 fleet.workers={NUM_WORKERS} fleet.spares=0 options.data_dir={workload.mnist} train.shuffle=60000 "
-        f"optimizer.learning_rate={LEARNING_RATE} train.batch_size={workload.batch_size} train.seed={workload.seed} "
-        f"train.steps={workload.steps} evaluate.every_steps={workload.evaluate_steps} checkpoint.every_steps=null"
-    )
-    flags = [part for setting in (*settings.split(), *overrides) for part in ("--set", setting)]
+    flags = [part for setting in (*settings(workload), *overrides) for part in ("--set", setting)]
     with (
         tempfile.TemporaryDirectory(prefix="psfleet-bench-") as folder,
         Children() as children,
@@ -110,24 +120,56 @@ def psfleet(workload: Workload, overrides: Sequence[str] = ()) -> Measures:
         return reached(dataclasses.asdict(found), cpu, workload)
 
 
+def settings(workload: Workload) -> list[str]:
+    """The workload as `key=value` texts."""
+    return [
+        "fleet.ps=1",
+        f"fleet.workers={NUM_WORKERS}",
+        "fleet.spares=0",
+        f"options.data_dir={workload.mnist}",
+        f"optimizer.learning_rate={LEARNING_RATE}",
+        f"train.steps={workload.steps}",
+        f"train.batch_size={workload.batch_size}",
+        f"train.seed={workload.seed}",
+        "train.shuffle=60000",
+        f"evaluate.every_steps={workload.evaluate_steps}",
+        f"evaluate.batch_size={TEST_BATCH}",
+        "checkpoint.every_steps=null",
+    ]
+
+
 def newest_evaluation(out: Path, child: Child, workload: Workload) -> Reached | None:
-    """The first evaluation of a run with the accuracy, or its last one when it has ended; None: neither yet.
+    """The first evaluation of a run with the accuracy, or its last one when it is done; None: neither yet.
 
     Raises:
-        ChildError: The run has ended without any.
+        ChildError: The run has failed, or begun again.
     """
-    has_ended = child.process.poll() is not None
+    code = child.process.poll()
     log, history = out / EvaluationLog.FILE_NAME, out / History.FILE_NAME
     evaluations = EvaluationLog(log).curve() if log.exists() else []
     enough = [each for each in evaluations if each.metrics["accuracy"] >= workload.accuracy]
-    if not enough and not has_ended:
+    if not enough and code is None:
         return None
-    if not evaluations:
-        raise ChildError(f"psfleet ended with exit code {child.process.returncode}\n{child.tail()}")
-    chosen = (enough or evaluations[-1:])[0]
-    # The first point is that of the first step, which ended then.
-    first = History(history).curve()[0]
-    return Reached(chosen.step, chosen.metrics["accuracy"], first.time - first.step_secs, chosen.time)
+    chosen = (enough or evaluations[-1:] or [None])[0]
+    if chosen is None or (code and not enough):
+        raise ChildError(f"psfleet ended with exit code {code}\n{child.tail()}")
+    if chosen.generation > 1:
+        raise ChildError(f"a ps was lost\n{child.tail()}")
+    began = time_of(workload.warmup_steps, History(history).curve())
+    return Reached(chosen.step, chosen.metrics["accuracy"], began, chosen.time)
+
+
+def time_of(step: int, points: Sequence[Point]) -> float:
+    """Unix time at which a run had a step, between two points of its history by linear interpolation.
+
+    Raises:
+        ChildError: The history does not go so far.
+    """
+    after = next((index for index, point in enumerate(points) if point.step >= step), None)
+    if not after:
+        raise ChildError(f"psfleet's history has no points before and after step {step}")
+    first, last = points[after - 1 : after + 1]
+    return first.time + (last.time - first.time) * (step - first.step) / (last.step - first.step)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from benchmarks.simulated.program import waiting_loss
 from benchmarks.workload import LEARNING_RATE, Workload
 
 Feed = dict[Any, Any]
+Accuracy = Callable[[Callable[[tf.Tensor, Feed], Any]], float]
+"""From `Session.run`, which is called with a tensor and a feed_dict, to the share of the test images."""
 
 
 def fed_loss(workload: Workload, shard_index: int) -> tuple[tf.Tensor, Callable[[int], Feed]]:
@@ -45,12 +47,8 @@ def fed_loss(workload: Workload, shard_index: int) -> tuple[tf.Tensor, Callable[
     return mlp_loss(images, labels, hidden=workload.hidden), feed
 
 
-def accuracy(workload: Workload) -> Callable[[Callable[[tf.Tensor, Feed], Any]], float]:
-    """Adds the accuracy of LeNet to the default graph, after the loss.
-
-    Returns:
-        A function from `Session.run`, which is called with a tensor and a feed_dict, to the share of the test images.
-    """
+def accuracy(workload: Workload) -> Accuracy:
+    """Adds the accuracy of LeNet to the default graph, after the loss."""
     pixels, labels = _fed_digits(None)
     with tf.compat.v1.variable_scope(tf.compat.v1.get_variable_scope(), reuse=True):
         right = lenet.num_right(_lenet_variables(workload), pixels, labels)
@@ -79,5 +77,6 @@ def _lenet_variables(workload: Workload) -> list[tf.Variable]:
 def new_optimizer(workload: Workload) -> tf.compat.v1.train.Optimizer:
     """The workload's optimizer with the rate that all contenders use."""
     if workload.optimizer == "adam":
-        return tf.compat.v1.train.AdamOptimizer(LEARNING_RATE)
+        # psfleet's and ParameterServerStrategy's epsilon is that of Keras, too.
+        return tf.compat.v1.train.AdamOptimizer(LEARNING_RATE, epsilon=1e-7)
     return tf.compat.v1.train.GradientDescentOptimizer(LEARNING_RATE)

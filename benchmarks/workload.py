@@ -30,7 +30,7 @@ class Workload:
         mnist: If not empty, a folder with MNIST: LeNet-5 trains on it until it has an accuracy, for `steps` at most.
         accuracy: Of the test images of MNIST, 0 to 1.
         evaluate_steps: Steps between two evaluations of that accuracy.
-        seed: Of LeNet's weights and the order of its batches.
+        seed: Of LeNet's first weights, and of the order of its batches where a worker has a part of the images.
     """
 
     hidden: int
@@ -52,7 +52,7 @@ class Workload:
 
     @property
     def num_parameters(self) -> int:
-        """Elements of all variables; of the MLP weights and biases of all three layers."""
+        """Elements of all variables, of the MLP weights and biases of all three layers; not of LeNet."""
         if self.shapes:
             return sum(math.prod(shape) for shape in self.shapes)
         return (784 + 1) * self.hidden + (self.hidden + 1) * self.hidden + (self.hidden + 1) * 10

@@ -1,4 +1,4 @@
-"""Trains until the model has an accuracy."""
+"""Trains until the model has an accuracy, and says how long that took after the first steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Reached:
     Attributes:
         steps: That the model had.
         accuracy: Share of the test images.
-        began: Unix time at which the first step began, in seconds.
+        began: Unix time at which the steps of the warm-up had ended, in seconds.
         ended: Unix time at which that evaluation ended.
     """
 
@@ -32,12 +32,14 @@ def train_until(run: Callable[[int, int], int], accuracy: Callable[[], float], w
     Args:
         run: Trains from a number of steps to another one at least; returns the model's number of steps.
         accuracy: Evaluates the model, on the share of the test images.
-        workload: Says for how many steps at most, how often to evaluate, and until which accuracy.
+        workload: Says how many steps are the warm-up, in which all processes start, how often to evaluate, until which
+            accuracy, and for how many steps at most.
     """
+    steps = run(0, workload.warmup_steps)
     began = time.time()
-    steps = 0
+    every = workload.evaluate_steps
     while True:
-        steps = run(steps, steps + workload.evaluate_steps)
+        steps = run(steps, (steps // every + 1) * every)
         found = accuracy()
         if found >= workload.accuracy or steps >= workload.steps:
             return Reached(steps, found, began, time.time())

@@ -26,7 +26,7 @@ GATE_SECS = 600.0
 
 
 def main() -> None:
-    """Runs one worker; prints a JSON line when the group is complete and one of step times in milliseconds."""
+    """Runs one worker; prints a JSON line when the group is complete and one of `StepTimes` or `Reached`."""
     parser = argparse.ArgumentParser(prog="benchmarks.peers.ddp")
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--workers", type=int, required=True)
@@ -79,8 +79,10 @@ def build_lenet(workload: Workload, rank: int) -> tuple[Callable[[int], int], Ca
     """The model of `examples/lenet` on MNIST: a function as that of `build`, and one that returns the accuracy."""
     torch.manual_seed(workload.seed)
     network = lenet()
+    # Each rank drops other units.
+    torch.manual_seed(workload.seed + 1 + rank)
     model = nn.parallel.DistributedDataParallel(network)
-    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
+    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, eps=1e-7)
     shard, tests = Shard(workload, rank), evaluation_batches(workload.mnist)
 
     def train_step(index: int) -> int:

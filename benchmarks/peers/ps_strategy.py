@@ -27,7 +27,7 @@ GATE_SECS = 600.0
 
 
 def main() -> None:
-    """Runs one task; the coordinator prints a JSON line when its model is built and one of step times."""
+    """Runs one task; the coordinator prints a JSON line when its model is built and one of `StepTimes` or `Reached`."""
     parser = argparse.ArgumentParser(prog="benchmarks.peers.ps_strategy")
     parser.add_argument("--cluster", type=json.loads, required=True, help="JSON of job name to host:port list")
     parser.add_argument("--role", choices=("ps", "worker", "chief"), required=True)
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def coordinate(spec: tf.train.ClusterSpec, workload: Workload, parent: ParentPipe) -> None:
-    """Builds the model, trains the warm-up steps, and then times all others together."""
+    """Builds the model, trains the warm-up steps, and then times all others together, or those to an accuracy."""
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         spec, task_type="chief", task_id=0, rpc_layer="grpc"
     )
@@ -156,6 +156,10 @@ class Model:
 class Lenet(Model):
     """The model of `examples/lenet`, on MNIST: each worker reads all of it, in an order of its own."""
 
+    def __init__(self, workload: Workload) -> None:
+        super().__init__(workload)
+        self._evaluation = evaluation_batches(workload.mnist)
+
     def batches(self) -> tf.data.Dataset:
         """Batches of MNIST, from memory."""
         training, _ = reader().read_mnist(self._workload.mnist)
@@ -167,9 +171,8 @@ class Lenet(Model):
     def accuracy(self) -> float:
         """The share of the test images, on the coordinator."""
         weights = [tf.identity(variable) for variable in self._variables]
-        batches = evaluation_batches(self._workload.mnist)
-        counts = [int(self._num_right(weights, *map(tf.constant, batch))) for batch in batches]
-        return sum(counts) / sum(len(labels) for _, labels in batches)
+        counts = [int(self._num_right(weights, *map(tf.constant, batch))) for batch in self._evaluation]
+        return sum(counts) / sum(len(labels) for _, labels in self._evaluation)
 
     @tf.function
     def _num_right(self, weights: list[tf.Tensor], pixels: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:

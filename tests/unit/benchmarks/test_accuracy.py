@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import math
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -14,14 +16,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import time_to_accuracy, training_graph
+from benchmarks import contenders, stock, time_to_accuracy, training_graph
 from benchmarks.children import ChildError
 from benchmarks.contenders import reached
 from benchmarks.cpu_time import CpuTime
 from benchmarks.digits import lenet
 from benchmarks.digits.clock import Reached, one_by_one, train_until
 from benchmarks.digits.data import READER, Shard, evaluation_batches, reader
+from benchmarks.peers import ps_strategy
 from benchmarks.workload import Workload
+from psfleet.job.job import load_job
 from psfleet.report.schema import Evaluation, EvaluationLog, History, Point
 
 NUM_TRAINING, NUM_TEST = 50, 30
@@ -37,7 +41,9 @@ def workload(tmp_path: Path) -> Workload:
     ):
         write_idx(tmp_path / images, random.integers(256, size=(number, 28, 28), dtype=np.uint8))
         write_idx(tmp_path / labels, random.integers(10, size=number, dtype=np.uint8))
-    return Workload(0, "adam", steps=40, batch_size=4, mnist=str(tmp_path), accuracy=0.9, evaluate_steps=10)
+    return Workload(
+        0, "adam", steps=40, warmup_steps=3, batch_size=4, mnist=str(tmp_path), accuracy=0.9, evaluate_steps=10
+    )  # fmt: skip
 
 
 def write_idx(path: Path, values: np.ndarray) -> None:
@@ -117,18 +123,19 @@ def test_the_accuracy_is_the_share_of_test_images(workload: Workload, monkeypatc
 
 
 def test_training_ends_with_the_first_evaluation_that_has_the_accuracy(workload: Workload) -> None:
-    numbers = []
+    events = []
 
     def step(number: int) -> int:
-        numbers.append(number)
+        events.append((number, time.time()))
         # As of a fleet whose step is that of the model, which other workers train, too.
         return 2 * (number + 1)
 
     accuracies = iter([0.5, 0.85, 0.9, 1.0])
     found = train_until(one_by_one(step), lambda: next(accuracies), workload)
     assert (found.steps, found.accuracy) == (30, 0.9)
-    assert numbers == list(range(15))
-    assert found.began <= found.ended
+    assert [number for number, _ in events] == list(range(15))
+    # The warm-up is over with the second call, after which the model has four steps.
+    assert events[1][1] <= found.began <= events[2][1] <= found.ended
 
 
 def test_training_gives_up_after_the_last_step(workload: Workload) -> None:
@@ -138,14 +145,44 @@ def test_training_gives_up_after_the_last_step(workload: Workload) -> None:
         reached(vars(found), CpuTime(lambda: []), workload)
 
 
-def run_folder(folder: Path, *evaluations: tuple[int, float]) -> Path:
-    History(folder / History.FILE_NAME).append(
-        Point(time=100.0, step=1, generation=1, loss=1.0, step_secs=0.5, examples_per_sec=1.0)
-    )
+def test_the_mean_step_is_of_those_after_the_warmup(workload: Workload) -> None:
+    cpu = CpuTime(lambda: [])
+    cpu._samples = [(100.0, 1.0), (110.0, 6.0)]
+    found = {"steps": 23, "accuracy": 0.95, "began": 102.0, "ended": 106.0}
+    assert reached(found, cpu, workload) == {"secs": 4.0, "steps": 23, "mean_ms": 200.0, "cpu_secs": 2.0}
+    with pytest.raises(ChildError, match="no sample of CPU time"):
+        reached(found | {"began": 90.0}, cpu, workload)
+
+
+def test_times_to_an_accuracy_are_those_of_the_first_worker(workload: Workload) -> None:
+    now = time.time()
+    lines = {0: {"steps": 13, "accuracy": 0.9, "began": now - 2, "ended": now - 1}}
+    children = SimpleNamespace(receive=lambda worker, what, secs: lines[worker])
+    cpu = CpuTime(lambda: [])
+    cpu._samples = [(now - 5, 0.0)]
+    assert contenders.measured(children, [0, 1], cpu, workload, gradients=2)["mean_ms"] == pytest.approx(100.0)
+
+
+def test_only_the_chief_of_stock_evaluates(workload: Workload) -> None:
+    cluster = {"ps": ["127.0.0.1:1"], "worker": ["127.0.0.1:2", "127.0.0.1:3"]}
+    for index, num_evaluations in ((0, 1), (1, 0)):
+        calls = []
+        with tf.Graph().as_default():
+            *_, measure = stock.build(cluster, index, workload)
+        assert measure(lambda tensor, feed, calls=calls: calls.append(tensor) or 3) == num_evaluations * 0.1
+        assert len(calls) == num_evaluations
+
+
+def run_folder(folder: Path, *evaluations: tuple[int, float], generation: int = 1) -> Path:
+    history = History(folder / History.FILE_NAME)
+    for moment, step in ((100.0, 1), (101.0, 5)):
+        history.append(
+            Point(time=moment, step=step, generation=generation, loss=1.0, step_secs=0.5, examples_per_sec=1.0)
+        )
     log = EvaluationLog(folder / EvaluationLog.FILE_NAME)
     for step, accuracy in evaluations:
         metrics = {"accuracy": accuracy, "loss": 1.0}
-        log.append(Evaluation(time=100.0 + step, step=step, generation=1, secs=0.1, metrics=metrics))
+        log.append(Evaluation(time=100.0 + step, step=step, generation=generation, secs=0.1, metrics=metrics))
     return folder
 
 
@@ -155,7 +192,7 @@ def child(code: int | None) -> SimpleNamespace:
 
 def test_psfleet_has_reached_the_accuracy_with_its_first_such_evaluation(tmp_path: Path, workload: Workload) -> None:
     out = run_folder(tmp_path, (10, 0.5), (20, 0.95), (30, 0.99))
-    assert time_to_accuracy.newest_evaluation(out, child(None), workload) == Reached(20, 0.95, 99.5, 120.0)
+    assert time_to_accuracy.newest_evaluation(out, child(None), workload) == Reached(20, 0.95, 100.5, 120.0)
 
 
 def test_psfleet_has_not_reached_the_accuracy_while_it_trains(tmp_path: Path, workload: Workload) -> None:
@@ -170,6 +207,46 @@ def test_psfleet_has_not_reached_the_accuracy_while_it_trains(tmp_path: Path, wo
 def test_psfleet_that_ends_without_an_evaluation_is_an_error(tmp_path: Path, workload: Workload) -> None:
     with pytest.raises(ChildError, match="exit code 70\nits log"):
         time_to_accuracy.newest_evaluation(tmp_path, child(70), workload)
+
+
+@pytest.mark.parametrize(("code", "generation", "message"), [(70, 1, "exit code 70\nits log"), (0, 2, "a ps was lost")])
+def test_psfleet_that_fails_or_begins_again_is_an_error(
+    tmp_path: Path, workload: Workload, code: int, generation: int, message: str
+) -> None:
+    out = run_folder(tmp_path, (10, 0.8), generation=generation)
+    with pytest.raises(ChildError, match=message):
+        time_to_accuracy.newest_evaluation(out, child(code), workload)
+
+
+def test_a_history_that_begins_after_the_warmup_has_no_time_for_it(tmp_path: Path) -> None:
+    points = History(run_folder(tmp_path) / History.FILE_NAME).curve()
+    for step in (1, 6):
+        with pytest.raises(ChildError, match=f"before and after step {step}"):
+            time_to_accuracy.time_of(step, points)
+
+
+def test_the_settings_are_those_of_the_workload(workload: Workload) -> None:
+    job = load_job(time_to_accuracy.JOB, time_to_accuracy.settings(replace(workload, mnist="/a folder")))
+    assert (job.options, job.train.steps, job.train.batch_size) == ({"data_dir": "/a folder"}, 40, 4)
+    assert (job.fleet.ps, job.fleet.workers, job.fleet.spares, job.evaluate.every_steps) == (1, 2, 0, 10)
+
+
+def test_lenet_of_parameter_server_strategy_learns(workload: Workload) -> None:
+    model = ps_strategy.Lenet(workload)
+    batch = next(iter(model.batches()))
+    losses = [float(model.train(*batch)) for _ in range(30)]
+    assert losses[-1] < losses[0] / 2
+    assert 0 <= model.accuracy() <= 1
+
+
+@pytest.mark.parametrize("text", ["98.8", "0", "-1", "many"])
+def test_an_accuracy_is_a_share(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--accuracy", type=time_to_accuracy.share)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--accuracy", text])
+    assert text in capsys.readouterr().err
+    assert parser.parse_args(["--accuracy", "1"]).accuracy == 1.0
 
 
 def test_each_run_has_a_seed_of_its_own(workload: Workload) -> None:
