@@ -8,16 +8,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.one_input_model import METADATA
 
 from psfleet.inference.batches import MAX_IN_FLIGHT, Batcher, Combined, Inputs
 from psfleet.inference.ensemble import GRACE_SECS, MIN_SILENT_SECS, Ensemble
 from psfleet.inference.predictions import Prediction, mean, version_of
-from psfleet.inference.tensors import ModelMetadata, QueryError, Status, TensorMetadata
+from psfleet.inference.tensors import QueryError, Status, TensorMetadata
 
-METADATA = ModelMetadata(
-    inputs=(TensorMetadata(name="x", datatype="FP32", shape=(-1, 2)),),
-    outputs=(TensorMetadata(name="y", datatype="FP32", shape=(-1,)),),
-)
 X = [np.ones([3, 2], np.float32)]
 
 

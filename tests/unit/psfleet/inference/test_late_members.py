@@ -6,17 +6,13 @@ import asyncio
 
 import numpy as np
 import pytest
+from support.one_input_model import METADATA
 from support.virtual_loop import run_virtually
 
 from psfleet.inference.batches import MAX_IN_FLIGHT, Batcher, Combined, Inputs
 from psfleet.inference.ensemble import LATE_SHARE, Ensemble
 from psfleet.inference.predictions import Prediction
-from psfleet.inference.tensors import ModelMetadata, TensorMetadata
 
-METADATA = ModelMetadata(
-    inputs=(TensorMetadata(name="x", datatype="FP32", shape=(-1, 2)),),
-    outputs=(TensorMetadata(name="y", datatype="FP32", shape=(-1,)),),
-)
 X = [np.ones([3, 2], np.float32)]
 TIMEOUT_SECS = 1.0
 

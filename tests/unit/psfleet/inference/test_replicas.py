@@ -8,16 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.one_input_model import METADATA
 
 from psfleet.inference.batches import Batcher, Combined, Inputs
 from psfleet.inference.ensemble import Ensemble
 from psfleet.inference.predictions import Prediction
-from psfleet.inference.tensors import ModelMetadata, QueryError, TensorMetadata
+from psfleet.inference.tensors import QueryError
 
-METADATA = ModelMetadata(
-    inputs=(TensorMetadata(name="x", datatype="FP32", shape=(-1, 2)),),
-    outputs=(TensorMetadata(name="y", datatype="FP32", shape=(-1,)),),
-)
 X = [np.ones([3, 2], np.float32)]
 LONG_SECS = 60.0
 

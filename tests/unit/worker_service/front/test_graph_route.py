@@ -8,16 +8,11 @@ from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
+from support.one_input_model import METADATA
 
 from psfleet.addresses import Address
 from psfleet.inference.ensemble import Ensemble
-from psfleet.inference.tensors import ModelMetadata, TensorMetadata
 from worker_service.front.graph_route import GraphRoute, _Session
-
-METADATA = ModelMetadata(
-    inputs=(TensorMetadata(name="x", datatype="FP32", shape=(-1, 2)),),
-    outputs=(TensorMetadata(name="y", datatype="FP32", shape=(-1,)),),
-)
 
 
 class Steps:
