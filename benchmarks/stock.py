@@ -14,9 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.digits.clock import Reached, one_by_one, train_until
 from benchmarks.parent_pipe import ParentPipe
-from benchmarks.timing import StepTimes, time_steps
+from benchmarks.timing import Reached, StepTimes, timed
 from benchmarks.training_graph import Accuracy, Feed, accuracy, fed_loss, new_optimizer
 from benchmarks.workload import NUM_WORKERS, Workload
 
@@ -102,9 +101,7 @@ def train(
     def run_step(index: int) -> int:
         return int(session.run(train_op, feed_dict=feed(index)))
 
-    if measure is not None:
-        return train_until(one_by_one(run_step), lambda: measure(session.run), workload)
-    return time_steps(run_step, workload)
+    return timed(run_step, None if measure is None else lambda: measure(session.run), workload)
 
 
 if __name__ == "__main__":

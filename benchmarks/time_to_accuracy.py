@@ -19,12 +19,12 @@ from benchmarks import contenders
 from benchmarks.children import Child, ChildError, Children
 from benchmarks.contenders import START_SECS, Measures, python, reached, run_secs
 from benchmarks.cpu_time import cpu_time
-from benchmarks.digits.clock import Reached
 from benchmarks.digits.data import TEST_BATCH, reader
 from benchmarks.interleaving import Contender, Plan, at_least, new_parser, run
 from benchmarks.peers import starting
 from benchmarks.psfleet_run import COLOCATED
 from benchmarks.results import Comparison, Group
+from benchmarks.timing import Reached
 from benchmarks.workload import LEARNING_RATE, NUM_WORKERS, OPTIMIZERS, Workload
 from psfleet.polling import wait_until
 from psfleet.report.schema import EvaluationLog, History, Point

@@ -1,4 +1,4 @@
-"""Measures the duration of steps in milliseconds."""
+"""Measures the duration of steps in milliseconds, or how long a model trains until it has an accuracy."""
 
 from __future__ import annotations
 
@@ -57,3 +57,67 @@ def step_times(durations_ms: Sequence[float], began: float, ended: float) -> Ste
         began=began,
         ended=ended,
     )
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The first evaluation with the accuracy that was asked for, or the last one.
+
+    Attributes:
+        steps: That the model had.
+        accuracy: Share of the test images.
+        began: Unix time at which the steps of the warm-up had ended, in seconds.
+        ended: Unix time at which that evaluation ended.
+    """
+
+    steps: int
+    accuracy: float
+    began: float
+    ended: float
+
+
+def train_until(run: Callable[[int, int], int], accuracy: Callable[[], float], workload: Workload) -> Reached:
+    """Trains and evaluates in turn.
+
+    Args:
+        run: Trains from a number of steps to another one at least; returns the model's number of steps.
+        accuracy: Evaluates the model, on the share of the test images.
+        workload: Says how many steps are the warm-up, in which all processes start, how often to evaluate, until which
+            accuracy, and for how many steps at most.
+    """
+    steps = run(0, workload.warmup_steps)
+    began = time.time()
+    every = workload.evaluate_steps
+    while True:
+        steps = run(steps, (steps // every + 1) * every)
+        found = accuracy()
+        if found >= workload.accuracy or steps >= workload.steps:
+            return Reached(steps, found, began, time.time())
+
+
+def _one_by_one(run_step: Callable[[int], int]) -> Callable[[int, int], int]:
+    """A `run` of `train_until` from a function that makes the i-th step of a worker and returns the model's number."""
+    number = 0
+
+    def run(steps: int, until: int) -> int:
+        nonlocal number
+        while steps < until:
+            steps = run_step(number)
+            number += 1
+        return steps
+
+    return run
+
+
+def timed(
+    run_step: Callable[[int], int], accuracy: Callable[[], float] | None, workload: Workload
+) -> StepTimes | Reached:
+    """Trains a workload to its end.
+
+    Args:
+        run_step: See `time_steps`.
+        accuracy: See `train_until`; None: the workload has none, and each of its steps is timed.
+    """
+    if accuracy is None:
+        return time_steps(run_step, workload)
+    return train_until(_one_by_one(run_step), accuracy, workload)

@@ -7,8 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.digits import lenet
-from benchmarks.digits.data import Shard, evaluation_batches
+from benchmarks.digits import data, lenet
 from benchmarks.mlp.program import NUM_EXAMPLES, NUM_PIXELS, mlp_loss, synthetic
 from benchmarks.simulated.program import synthetic as waiting_examples
 from benchmarks.simulated.program import waiting_loss
@@ -32,7 +31,7 @@ def fed_loss(workload: Workload, shard_index: int) -> tuple[tf.Tensor, Callable[
         return waiting_loss(examples, workload.shapes, workload.wait_ms), lambda step: {examples: batch}
     if workload.mnist:
         pixels, digits = _fed_digits(size)
-        shard = Shard(workload, shard_index)
+        shard = data.Shard(workload, shard_index)
         loss = lenet.mean_loss(_lenet_variables(workload), pixels, digits)
         return loss, lambda step: dict(zip((pixels, digits), shard.batch(step), strict=True))
     images = tf.compat.v1.placeholder(tf.float32, [size, NUM_PIXELS])
@@ -52,11 +51,10 @@ def accuracy(workload: Workload) -> Accuracy:
     pixels, labels = _fed_digits(None)
     with tf.compat.v1.variable_scope(tf.compat.v1.get_variable_scope(), reuse=True):
         right = lenet.num_right(_lenet_variables(workload), pixels, labels)
-    batches = evaluation_batches(workload.mnist)
+    batches = data.evaluation_batches(workload.mnist)
 
     def measure(run: Callable[[tf.Tensor, Feed], Any]) -> float:
-        counts = [int(run(right, {pixels: images, labels: digits})) for images, digits in batches]
-        return sum(counts) / sum(len(digits) for _, digits in batches)
+        return data.accuracy(batches, lambda batch: int(run(right, dict(zip((pixels, labels), batch, strict=True)))))
 
     return measure
 

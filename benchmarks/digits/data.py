@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -66,3 +67,12 @@ def evaluation_batches(folder: str) -> list[Batch]:
     _, test = reader().read_mnist(folder)
     starts = range(0, len(test.labels), TEST_BATCH)
     return [(test.pixels[start : start + TEST_BATCH], test.labels[start : start + TEST_BATCH]) for start in starts]
+
+
+def accuracy(batches: Sequence[Batch], num_right: Callable[[Batch], int]) -> float:
+    """The share of images that are right.
+
+    Args:
+        num_right: Returns the number of right ones in a batch.
+    """
+    return sum(map(num_right, batches)) / sum(len(labels) for _, labels in batches)

@@ -14,10 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from benchmarks.digits.clock import one_by_one, train_until
-from benchmarks.digits.data import Batch, Shard, evaluation_batches
+from benchmarks.digits import data
 from benchmarks.parent_pipe import ParentPipe
-from benchmarks.timing import time_steps
+from benchmarks.timing import timed
 from benchmarks.workload import LEARNING_RATE, Workload
 
 NUM_PIXELS, NUM_CLASSES, NUM_BATCHES = 784, 10, 10
@@ -41,13 +40,12 @@ def main() -> None:
         "gloo", init_method=f"tcp://{args.address}", rank=args.rank, world_size=args.workers
     )  # fmt: skip
     parent.report(session="open")
+    accuracy: Callable[[], float] | None = None
     if args.workload.mnist:
         train_step, accuracy = build_lenet(args.workload, args.rank)
-        found = train_until(one_by_one(train_step), accuracy, args.workload)
-        parent.report(**dataclasses.asdict(found))
     else:
         train_step = build(args.workload, args.rank, args.wire)
-        parent.report(**dataclasses.asdict(time_steps(train_step, args.workload)))
+    parent.report(**dataclasses.asdict(timed(train_step, accuracy, args.workload)))
     parent.wait_for_line("the end", GATE_SECS)
 
 
@@ -64,11 +62,19 @@ def build(workload: Workload, rank: int, wire: str) -> Callable[[int], int]:
     images = torch.from_numpy(random.random((NUM_BATCHES, size, NUM_PIXELS), dtype=np.float32))
     labels = torch.from_numpy(random.integers(NUM_CLASSES, size=(NUM_BATCHES, size)))
 
+    def loss(index: int) -> torch.Tensor:
+        output = model(images[index % NUM_BATCHES])
+        return output if workload.shapes else nn.functional.cross_entropy(output, labels[index % NUM_BATCHES])
+
+    return training(loss, optimizer)
+
+
+def training(loss: Callable[[int], torch.Tensor], optimizer: torch.optim.Optimizer) -> Callable[[int], int]:
+    """A function as that of `build`, from one that returns the loss of the i-th step."""
+
     def train_step(index: int) -> int:
         optimizer.zero_grad(set_to_none=True)
-        output = model(images[index % NUM_BATCHES])
-        loss = output if workload.shapes else nn.functional.cross_entropy(output, labels[index % NUM_BATCHES])
-        loss.backward()
+        loss(index).backward()
         optimizer.step()
         return index + 1
 
@@ -83,14 +89,15 @@ def build_lenet(workload: Workload, rank: int) -> tuple[Callable[[int], int], Ca
     torch.manual_seed(workload.seed + 1 + rank)
     model = nn.parallel.DistributedDataParallel(network)
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, eps=1e-7)
-    shard, tests = Shard(workload, rank), evaluation_batches(workload.mnist)
+    shard, tests = data.Shard(workload, rank), data.evaluation_batches(workload.mnist)
 
-    def train_step(index: int) -> int:
+    def loss(index: int) -> torch.Tensor:
         pixels, labels = tensors(shard.batch(index))
-        optimizer.zero_grad(set_to_none=True)
-        nn.functional.cross_entropy(model(pixels), labels).backward()
-        optimizer.step()
-        return index + 1
+        return nn.functional.cross_entropy(model(pixels), labels)
+
+    def num_right(batch: data.Batch) -> int:
+        pixels, labels = tensors(batch)
+        return int((network(pixels).argmax(1) == labels).sum())
 
     def accuracy() -> float:
         # Only rank 0 needs it; the other one waits for its next gradient.
@@ -98,14 +105,14 @@ def build_lenet(workload: Workload, rank: int) -> tuple[Callable[[int], int], Ca
             return 0.0
         network.eval()
         with torch.no_grad():
-            counts = [int((network(pixels).argmax(1) == labels).sum()) for pixels, labels in map(tensors, tests)]
+            found = data.accuracy(tests, num_right)
         network.train()
-        return sum(counts) / sum(len(labels) for _, labels in tests)
+        return found
 
-    return train_step, accuracy
+    return training(loss, optimizer), accuracy
 
 
-def tensors(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+def tensors(batch: data.Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Pixels float32 [batch, 1, 28, 28] in [0, 1], and labels int64 [batch]."""
     pixels, labels = batch
     return torch.from_numpy(pixels).float().div_(255).unsqueeze(1), torch.from_numpy(labels).long()

@@ -11,15 +11,14 @@ import itertools
 import json
 import os
 import time
+from collections.abc import Callable
 
 import tensorflow as tf
 
-from benchmarks.digits import lenet
-from benchmarks.digits.clock import train_until
-from benchmarks.digits.data import evaluation_batches, reader
+from benchmarks.digits import data, lenet
 from benchmarks.mlp.program import NUM_CLASSES, NUM_EXAMPLES, NUM_PIXELS, synthetic
 from benchmarks.parent_pipe import ParentPipe
-from benchmarks.timing import StepTimes
+from benchmarks.timing import Reached, StepTimes, train_until
 from benchmarks.workload import LEARNING_RATE, NUM_WORKERS, Workload
 from psfleet.service.cpu import num_usable_cpus, threads_each
 
@@ -70,25 +69,35 @@ def coordinate(spec: tf.train.ClusterSpec, workload: Workload, parent: ParentPip
             coordinator.schedule(train_step, args=(iterator,))
         coordinator.join()
 
-    if workload.mnist:
-        parent.report(session="open")
-
-        def run(steps: int, until: int) -> int:
-            train(until - steps)
-            return until
-
-        parent.report(**dataclasses.asdict(train_until(run, model.accuracy, workload)))
-        parent.wait_for_line("the end", GATE_SECS)
-        return
-    train(workload.warmup_steps)
     parent.report(session="open")
+    found = until_accuracy(train, model, workload) if isinstance(model, Lenet) else mean_of_steps(train, workload)
+    parent.report(**dataclasses.asdict(found))
+    parent.wait_for_line("the end", GATE_SECS)
+
+
+def mean_of_steps(train: Callable[[int], None], workload: Workload) -> StepTimes:
+    """Trains to the workload's last step.
+
+    Args:
+        train: Makes a number of steps. Two are trained at a time: none of them has a time of its own, and the mean
+            stands for all.
+    """
+    train(workload.warmup_steps)
     began = time.time()
     train(workload.steps)
     ended = time.time()
-    # Two steps are trained at a time: none of them has a time of its own, and the mean stands for all.
     mean_ms = (ended - began) * 1000 / workload.steps
-    parent.report(**dataclasses.asdict(StepTimes(mean_ms, mean_ms, mean_ms, workload.steps, began, ended)))
-    parent.wait_for_line("the end", GATE_SECS)
+    return StepTimes(mean_ms, mean_ms, mean_ms, workload.steps, began, ended)
+
+
+def until_accuracy(train: Callable[[int], None], model: Lenet, workload: Workload) -> Reached:
+    """See `train_until`; `train` makes a number of steps."""
+
+    def run(steps: int, until: int) -> int:
+        train(until - steps)
+        return until
+
+    return train_until(run, model.accuracy, workload)
 
 
 class Model:
@@ -120,10 +129,6 @@ class Model:
             for power, beta in zip(self._powers, (0.9, 0.999), strict=True):
                 power.assign(power * beta)
         return loss
-
-    def accuracy(self) -> float:
-        """That of a model on MNIST."""
-        raise NotImplementedError("the MLP trains on examples without a test set")
 
     def _initial(self) -> list[tf.Tensor]:
         """The variables' first values."""
@@ -158,11 +163,11 @@ class Lenet(Model):
 
     def __init__(self, workload: Workload) -> None:
         super().__init__(workload)
-        self._evaluation = evaluation_batches(workload.mnist)
+        self._evaluation = data.evaluation_batches(workload.mnist)
 
     def batches(self) -> tf.data.Dataset:
         """Batches of MNIST, from memory."""
-        training, _ = reader().read_mnist(self._workload.mnist)
+        training, _ = data.reader().read_mnist(self._workload.mnist)
         number, size = len(training.labels), self._workload.batch_size
         order = tf.data.Dataset.range(number).shuffle(number).repeat().batch(size)
         pixels, labels = tf.constant(training.pixels), tf.constant(training.labels)
@@ -171,8 +176,9 @@ class Lenet(Model):
     def accuracy(self) -> float:
         """The share of the test images, on the coordinator."""
         weights = [tf.identity(variable) for variable in self._variables]
-        counts = [int(self._num_right(weights, *map(tf.constant, batch))) for batch in self._evaluation]
-        return sum(counts) / sum(len(labels) for _, labels in self._evaluation)
+        return data.accuracy(
+            self._evaluation, lambda batch: int(self._num_right(weights, *map(tf.constant, batch)))
+        )  # fmt: skip
 
     @tf.function
     def _num_right(self, weights: list[tf.Tensor], pixels: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.digits.clock import one_by_one, train_until
 from benchmarks.parent_pipe import ParentPipe
-from benchmarks.timing import time_steps
+from benchmarks.timing import timed
 from benchmarks.workload import NUM_WORKERS, Workload
 
 Vector = npt.NDArray[np.float32]
@@ -98,11 +97,8 @@ def train(workload: Workload, parent: ParentPipe) -> None:
         return index + 1
 
     parent.report(session="open")
-    if workload.mnist:
-        found = train_until(one_by_one(step), lambda: ray.get(actors[0].accuracy.remote(average)), workload)
-        parent.report(**dataclasses.asdict(found))
-    else:
-        parent.report(**dataclasses.asdict(time_steps(step, workload)))
+    accuracy = (lambda: ray.get(actors[0].accuracy.remote(average))) if workload.mnist else None
+    parent.report(**dataclasses.asdict(timed(step, accuracy, workload)))
     parent.wait_for_line("the end", GATE_SECS)
 
 

@@ -10,8 +10,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-
-NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+from support.mnist_files import NAMES, idx, mnist_files, write_files
 
 
 @pytest.fixture
@@ -24,26 +23,6 @@ def digits(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setitem(sys.modules, spec.name, module)
     spec.loader.exec_module(module)
     return module
-
-
-def idx(array: np.ndarray) -> bytes:
-    sizes = np.array(array.shape, ">u4").tobytes()
-    return bytes([0, 0, 8, array.ndim]) + sizes + array.astype(np.uint8).tobytes()
-
-
-def mnist_files(num_training: int = 6, num_test: int = 3) -> dict[str, bytes]:
-    random = np.random.default_rng(0)
-    files = {}
-    for num_images, images_name, labels_name in ((num_training, *NAMES[:2]), (num_test, *NAMES[2:])):
-        files[images_name] = idx(random.integers(256, size=[num_images, 28, 28]))
-        files[labels_name] = idx(np.arange(num_images) % 10)
-    return files
-
-
-def write(folder: Path, files: dict[str, bytes]) -> str:
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-    return str(folder)
 
 
 def test_the_digits_in_the_tree_are_split_and_scaled_up(digits: ModuleType) -> None:
@@ -99,7 +78,7 @@ def test_mnist_is_read_in_each_usual_spelling(digits: ModuleType, tmp_path: Path
 def test_a_bad_idx_file_is_named(digits: ModuleType, tmp_path: Path, name: str, content: bytes, complaint: str) -> None:
     files = mnist_files()
     del files[name.removesuffix(".gz")]
-    folder = write(tmp_path, {**files, name: content})
+    folder = write_files(tmp_path, {**files, name: content})
     with pytest.raises(ValueError, match=complaint) as caught:
         digits.read_mnist(folder)
     assert name in str(caught.value)
@@ -109,4 +88,4 @@ def test_a_missing_idx_file_is_named_with_its_spellings(digits: ModuleType, tmp_
     files = mnist_files()
     del files[NAMES[3]]
     with pytest.raises(FileNotFoundError, match=r"has no t10k-labels-idx1-ubyte.*t10k-labels\.idx1-ubyte\.gz"):
-        digits.read_mnist(write(tmp_path, files))
+        digits.read_mnist(write_files(tmp_path, files))

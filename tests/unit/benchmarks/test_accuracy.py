@@ -15,15 +15,16 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.mnist_files import mnist_files, write_files
 
 from benchmarks import contenders, stock, time_to_accuracy, training_graph
 from benchmarks.children import ChildError
 from benchmarks.contenders import reached
 from benchmarks.cpu_time import CpuTime
 from benchmarks.digits import lenet
-from benchmarks.digits.clock import Reached, one_by_one, train_until
 from benchmarks.digits.data import READER, Shard, evaluation_batches, reader
 from benchmarks.peers import ps_strategy
+from benchmarks.timing import Reached, timed
 from benchmarks.workload import Workload
 from psfleet.job.job import load_job
 from psfleet.report.schema import Evaluation, EvaluationLog, History, Point
@@ -34,20 +35,10 @@ NUM_TRAINING, NUM_TEST = 50, 30
 @pytest.fixture
 def workload(tmp_path: Path) -> Workload:
     """Batches of 4 of some random images: 25 for each of two workers."""
-    random = np.random.default_rng(5)
-    for images, labels, number in (
-        ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", NUM_TRAINING),
-        ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte", NUM_TEST),
-    ):
-        write_idx(tmp_path / images, random.integers(256, size=(number, 28, 28), dtype=np.uint8))
-        write_idx(tmp_path / labels, random.integers(10, size=number, dtype=np.uint8))
+    folder = write_files(tmp_path, mnist_files(NUM_TRAINING, NUM_TEST))
     return Workload(
-        0, "adam", steps=40, warmup_steps=3, batch_size=4, mnist=str(tmp_path), accuracy=0.9, evaluate_steps=10
+        0, "adam", steps=40, warmup_steps=3, batch_size=4, mnist=folder, accuracy=0.9, evaluate_steps=10
     )  # fmt: skip
-
-
-def write_idx(path: Path, values: np.ndarray) -> None:
-    path.write_bytes(bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes() + values.tobytes())
 
 
 @pytest.fixture
@@ -131,7 +122,7 @@ def test_training_ends_with_the_first_evaluation_that_has_the_accuracy(workload:
         return 2 * (number + 1)
 
     accuracies = iter([0.5, 0.85, 0.9, 1.0])
-    found = train_until(one_by_one(step), lambda: next(accuracies), workload)
+    found = timed(step, lambda: next(accuracies), workload)
     assert (found.steps, found.accuracy) == (30, 0.9)
     assert [number for number, _ in events] == list(range(15))
     # The warm-up is over with the second call, after which the model has four steps.
@@ -139,7 +130,7 @@ def test_training_ends_with_the_first_evaluation_that_has_the_accuracy(workload:
 
 
 def test_training_gives_up_after_the_last_step(workload: Workload) -> None:
-    found = train_until(one_by_one(lambda number: number + 1), lambda: 0.1, workload)
+    found = timed(lambda number: number + 1, lambda: 0.1, workload)
     assert (found.steps, found.accuracy) == (40, 0.1)
     with pytest.raises(ChildError, match=r"accuracy 0\.1000 after 40 steps"):
         reached(vars(found), CpuTime(lambda: []), workload)
