@@ -137,7 +137,10 @@ class Ensemble:
             return
         member.step, member.waited_since = prediction.step, now
         member.outstanding.discard(number)
-        member.set_present(number, now)
+        # In one graph `take` has the answers to batches, and a link answers probes while they are computed.
+        if self.route is None:
+            member.answered = number, now
+        member.set_present()
         self.take(index, number, prediction)
 
     def take(self, index: int, number: int, prediction: Prediction) -> None:
@@ -147,7 +150,8 @@ class Ensemble:
             model = self._model(index)
             batch.predictions[model] = checked(prediction, batch.rows)
             batch.wait_no_longer({each for each in batch.waits_for if self._model(each) == model})
-            self._members[index].set_present(number, asyncio.get_running_loop().time())
+            self._members[index].answered = number, asyncio.get_running_loop().time()
+            self._members[index].set_present()
             if self._waits_for_late(batch):
                 batch.wait_no_longer(set(batch.waits_for))
 

@@ -70,9 +70,8 @@ class Member:
             logger.warning("member %d %s", self.index, why, extra={"event": "member_late", "member": self.index})
         self.is_late = True
 
-    def set_present(self, number: int, now: float) -> None:
-        """It has answered a batch: it is asked again, unless it was sent more."""
-        self.answered = number, now
+    def set_present(self) -> None:
+        """It has answered: it is asked again, unless it was sent more."""
         if self.is_late and not self.outstanding:
             self.is_late = False
             logger.info("member %d answers again", self.index, extra={"event": "member_back", "member": self.index})
