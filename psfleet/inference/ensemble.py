@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Collection
 
 from psfleet.inference.batches import Combined, Inputs
-from psfleet.inference.members import Batch, Link, Member, Route, idlest
+from psfleet.inference.members import Batch, Link, Member, Route, idlest, newest_steps
 from psfleet.inference.predictions import Prediction, checked, combined, unfit, version_of, without_rows
 from psfleet.inference.tensors import ModelMetadata, QueryError, Status
 
@@ -63,7 +63,7 @@ class Ensemble:
     @property
     def version(self) -> str:
         """The steps of the models' weights; see `version_of`."""
-        return version_of([step for _, step in sorted(self._steps().items())])
+        return version_of(list(newest_steps(self._members, self.num_models).values()))
 
     def join(self, index: int, link: Link, step: int, metadata: ModelMetadata) -> str:
         """Adds a member, in place of the one that had its index.
@@ -128,7 +128,7 @@ class Ensemble:
         if not batch.predictions:
             text = f"no member of {self._name} has answered within {self._timeout_secs:g} s"
             raise QueryError(Status.UNAVAILABLE, text)
-        return combined(batch.predictions, self._steps())
+        return combined(batch.predictions, newest_steps(self._members, self.num_models))
 
     def reply(self, index: int, link: Link, number: int, prediction: Prediction, now: float) -> None:
         """Takes a reply; that of a member which has been replaced is ignored."""
@@ -244,11 +244,3 @@ class Ensemble:
     def _next(self) -> int:
         self._last += 1
         return self._last
-
-    def _steps(self) -> dict[int, int]:
-        """The newest step of each model."""
-        steps: dict[int, int] = {}
-        for index, member in self._members.items():
-            model = self._model(index)
-            steps[model] = max(member.step, steps.get(model, member.step))
-        return steps

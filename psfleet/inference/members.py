@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -132,3 +132,17 @@ def idlest(members: set[int], batches: Iterable[Batch]) -> int:
         for index in batch.waits_for & waiting.keys():
             waiting[index] += 1
     return min(waiting, key=lambda index: (waiting[index], index))
+
+
+def newest_steps(members: Mapping[int, Member], num_models: int) -> dict[int, int]:
+    """The newest step of each model that has a member, in the models' order.
+
+    Args:
+        members: By their indices; member i has model i modulo the number of models.
+        num_models: Of the service.
+    """
+    steps: dict[int, int] = {}
+    for index, member in members.items():
+        model = index % num_models
+        steps[model] = max(member.step, steps.get(model, member.step))
+    return dict(sorted(steps.items()))
