@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ps_service.exchanges import Exchanges, accepting_exchanges
 from ps_service.fleet_view import LINGER_SECS
 from ps_service.metrics import PsMetrics
 from ps_service.service import SAVE_SECS, attend
 from ps_service.servicer import ControlServicer
 from psfleet.errors import BadJobError
 from psfleet.job.job import Job
+from psfleet.job.sections import Device
 from psfleet.service.metrics import Readings
 from psfleet.service.process import Stop, log_failure
 from psfleet.service.settings import INDEX, Settings
@@ -37,20 +39,21 @@ class ColocatedPs:
     Args of the constructor:
         settings: Of this process, whose index is that of the ps, too.
         plane: Of this process.
+        exchanges: On connections of other workers.
 
     Attributes:
         servicer: Its control plane.
         plane: Of this process.
     """
 
-    def __init__(self, settings: Settings, job: Job, plane: DataPlane, stop: Stop) -> None:
+    def __init__(self, settings: Settings, job: Job, plane: DataPlane, exchanges: Exchanges, stop: Stop) -> None:
         self.plane = plane
         self._settings, self._stop = settings, stop
         self._leaving = threading.Event()
         show_gpus(job.device, settings.index)
-        target = boot(plane.own, job.device, job.device.virtual_cpus, reacts_while_computing=True)
+        target = boot(plane.own, _device(job.device), job.device.virtual_cpus, reacts_while_computing=True)
         plane.check()
-        self.servicer = ControlServicer(target, settings.run, settings.cause, plane)
+        self.servicer = ControlServicer(target, settings.run, settings.cause, plane, exchanges)
         self._metrics = PsMetrics(settings.index)
         self._thread = threading.Thread(target=self._attend, name="ps", daemon=True)
 
@@ -84,6 +87,11 @@ class ColocatedPs:
             self._stop.end_process(code)
 
 
+def _device(device: Device) -> Device:
+    """The device with two threads for operations at least: one of them waits for other ps, which wait for this one."""
+    return device.model_copy(update={"inter_op_threads": None}) if device.inter_op_threads == 1 else device
+
+
 @contextmanager
 def colocated_ps(settings: Settings, job: Job, identity: Identity | None, stop: Stop) -> Iterator[ColocatedPs]:
     """Context manager for the ps with the index of this worker, which does not serve yet.
@@ -96,5 +104,8 @@ def colocated_ps(settings: Settings, job: Job, identity: Identity | None, stop: 
         raise BadJobError(
             f"{INDEX} is {settings.index}, expected 0 to {len(settings.ps) - 1} with fleet.colocate: it is that of a ps"
         )
-    with data_plane(settings, "worker", settings.index, identity) as plane:
-        yield ColocatedPs(settings, job, plane, stop)
+    with (
+        data_plane(settings, "worker", settings.index, identity) as plane,
+        accepting_exchanges(settings.address, identity) as exchanges,
+    ):
+        yield ColocatedPs(settings, job, plane, exchanges, stop)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class OnlyStream:
@@ -37,6 +40,17 @@ class OnlyStream:
         with self._lock:
             present, self._present = self._present, []
         _cancel(present)
+
+
+def admitted(items: Iterator[T], admit: Callable[[], object]) -> Iterator[T]:
+    """The items of a stream, as long as its caller is admitted.
+
+    Args:
+        admit: Called before each item; raises an error once the caller is not admitted.
+    """
+    for item in items:
+        admit()
+        yield item
 
 
 def _cancel(streams: list[Callable[[], object]]) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from ps_service.exchanges import accepting_exchanges
 from ps_service.fleet_view import LINGER_SECS
 from ps_service.metrics import PsMetrics
 from ps_service.run_state import Run
@@ -53,18 +54,19 @@ def _serve(settings: Settings, stop: Stop, plane: DataPlane, identity: Identity 
     hide_gpus()
     target = boot(plane.own, settings.device)
     plane.check()
-    servicer = ControlServicer(target, settings.run, settings.cause, plane)
     clients = for_clients(settings, target, plane)
     metrics = PsMetrics(max(settings.index, 0))
-    with (
-        serving(settings.address, servicer, identity, stop.event, stop.probes.note_answer, clients),
-        exposing(settings, lambda: metrics.read(servicer.runs())),
-    ):
-        logger.info("ps is ready at %s", settings.address.data)
-        code = attend(servicer, settings, stop.event)
-        if code is None:
-            raise stop.error()
-        return code
+    with accepting_exchanges(settings.address, identity) as exchanges:
+        servicer = ControlServicer(target, settings.run, settings.cause, plane, exchanges)
+        with (
+            serving(settings.address, servicer, identity, stop.event, stop.probes.note_answer, clients),
+            exposing(settings, lambda: metrics.read(servicer.runs())),
+        ):
+            logger.info("ps is ready at %s", settings.address.data)
+            code = attend(servicer, settings, stop.event)
+    if code is None:
+        raise stop.error()
+    return code
 
 
 def attend(servicer: ControlServicer, settings: Settings, leaving: threading.Event) -> int | None:

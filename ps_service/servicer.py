@@ -6,12 +6,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
 
 import grpc
 import tensorflow as tf
 
 import psfleet
+from ps_service.exchanges import Exchanges
+from ps_service.only_stream import admitted
 from ps_service.refusals import refusals, refuse
 from ps_service.restore import read_checkpoint, receive
 from ps_service.run_state import Run
@@ -24,8 +25,6 @@ from psfleet.control.prompt_stream import prompt
 from psfleet.errors import LostPeerError
 from psfleet.tls.data_plane import DataPlane
 
-_T = TypeVar("_T")
-
 
 class ControlServicer(control_pb2_grpc.ShardControlServicer):
     """The runs on this ps.
@@ -35,10 +34,14 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         only_run: The one run that this ps serves; empty: any.
         cause: Why this ps was restarted; empty if it was not.
         plane: Makes workers reachable for TensorFlow.
+        exchanges: On connections of workers; None: there are none.
     """
 
-    def __init__(self, server: str, only_run: str, cause: str, plane: DataPlane) -> None:
-        self._builder = ShardBuilder(server, self._finish)
+    def __init__(
+        self, server: str, only_run: str, cause: str, plane: DataPlane, exchanges: Exchanges | None = None
+    ) -> None:
+        self._builder = ShardBuilder(server, self._finish, exchanges)
+        self._exchange_port = 0 if exchanges is None else exchanges.port
         self._plane = plane
         self._cause = cause
         self._only_run = only_run
@@ -73,7 +76,9 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             if not request.leaving and run.outcome is None:
                 # Before the reply: a worker may open a session as soon as it has one.
                 self._meet(run, request.caller.member.index, request.address)
-        return run.heartbeat_reply(request.caller.member.index)
+        reply = run.heartbeat_reply(request.caller.member.index)
+        reply.exchange_port = self._exchange_port
+        return reply
 
     def _meet(self, run: Run, worker: int, address: str) -> None:
         self._plane.meet(run.name, worker, address)
@@ -103,7 +108,9 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             if plan is not None:
                 # Not under the lock: a chief that is frozen now must not hold up the one that replaces it.
                 with run.restoring.only(context.cancel):
-                    restored = receive(first.origin, plan, _admitted(run, caller, request_iterator))
+                    restored = receive(
+                        first.origin, plan, admitted(request_iterator, lambda: run.admit_chief(caller.member))
+                    )
                 with self._building(run):
                     if self._builder.make_way(run, request) is not None:
                         self._builder.build(run, plan, restored)
@@ -119,7 +126,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             if shard is None or shard.plan.generation != request.generation:
                 raise LostPeerError(f"generation {request.generation} has ended, or has not begun")
             with shard.writer.held.reading(request.step, context.cancel) as chunks:
-                for chunk in _admitted(run, request.caller, chunks):
+                for chunk in admitted(chunks, lambda: run.admit_chief(request.caller.member)):
                     yield pb.PartChunk(data=chunk)
 
     def ReleasePart(self, request: pb.ReleasePartRequest, context: grpc.ServicerContext) -> pb.ReleasePartReply:
@@ -237,14 +244,3 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             if not self._is_current(run):
                 raise LostPeerError(f"run {run.name} was reset while its shard was configured")
             yield
-
-
-def _admitted(run: Run, caller: pb.Caller, items: Iterator[_T]) -> Iterator[_T]:
-    """The same items, until the caller is replaced as the chief, or the run is over.
-
-    Raises:
-        ReplacedError, LostPeerError: See `FleetView.admit_chief`.
-    """
-    for item in items:
-        run.admit_chief(caller.member)
-        yield item

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 import tensorflow as tf
 
 from ps_service.checkpoint_writer import CheckpointWriter
+from ps_service.exchanges import admit_none
 from ps_service.hold import Hold, Order
 from ps_service.optimizer_state import of_optimizer
 from ps_service.rate_reductions import RateReductions
@@ -41,6 +42,7 @@ class Shard:
         on_failure: Called with a message and an exit code, on a thread of the shard, if an update cannot be applied or
             a tensor is not finite.
         is_followed: Returns whether there is a chief that fetches parts; see `CheckpointWriter`.
+        admit: See `Exchanges.admit`.
 
     Attributes:
         writer: Of the shard's checkpoint parts.
@@ -58,10 +60,10 @@ class Shard:
         restored: Restored,
         on_failure: Callable[[str, int], None],
         is_followed: Callable[[], bool] = lambda: False,
+        admit: Callable[[ShardPlan], Callable[[], None]] = admit_none,
     ) -> None:
-        self.plan = plan
+        self.plan, self._on_failure = plan, on_failure
         self._logger = RunLogger(_logger, plan.run)
-        self._on_failure = on_failure
         content = of_optimizer(restored, plan.optimizer, plan.run)
         self._graph = ShardGraph(server, plan, restored.step, content)
         self.writer = CheckpointWriter(
@@ -73,16 +75,15 @@ class Shard:
             lambda message, exit_code: on_failure(f"ps {plan.shard}: {message}", exit_code),
             is_followed,
         )
+        self._end_exchanges = admit(plan)
         self.first_step = self.step = restored.step
         self.final_step = plan.job.train.steps
         self.last_update = time.monotonic()
         self.hold = Hold(self._graph, plan.hold_at)
         self._scheduled: set[int] = set()
-        self._reductions = RateReductions(plan.reductions)
-        self._num_reductions = 0
-        self._lock = threading.Lock()
+        self._reductions, self._num_reductions = RateReductions(plan.reductions), 0
+        self._lock, self._counting = threading.Lock(), threading.Lock()
         self._counters: tuple[float, Counters | None] = (0.0, None)
-        self._counting = threading.Lock()
         self._closing = threading.Event()
         if self.step == plan.hold_at:
             # No update follows, after which a part would be written: a stop, or a save, finds this one.
@@ -184,6 +185,7 @@ class Shard:
         with ExitStack() as ends:
             ends.callback(self.writer.close)
             ends.callback(self._await_loop)
+            ends.callback(self._end_exchanges)
             ends.callback(self._graph.close)
             self._reductions.close()
             self.writer.stop()

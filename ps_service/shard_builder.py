@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 
+from ps_service.exchanges import Exchanges, admit_none
 from ps_service.restore import Restored
 from ps_service.run_state import Run
 from ps_service.shard import Shard
@@ -23,11 +25,15 @@ class ShardBuilder:
     Args of the constructor:
         server: Address of this process's TensorFlow server, `grpc://host:port`.
         finish: Ends a run with an outcome, if its shard fails.
+        exchanges: Of this ps; None: it has no connections.
     """
 
-    def __init__(self, server: str, finish: Callable[[Run, pb.Outcome], None]) -> None:
+    def __init__(
+        self, server: str, finish: Callable[[Run, pb.Outcome], None], exchanges: Exchanges | None = None
+    ) -> None:
         self._server = server
         self._finish = finish
+        self._admit = admit_none if exchanges is None else partial(exchanges.admit, server)
 
     def make_way(self, run: Run, request: pb.ConfigureRequest) -> ShardPlan | None:
         """Closes the shard of an earlier generation.
@@ -63,6 +69,7 @@ class ShardBuilder:
             restored,
             lambda message, exit_code: self._finish(run, pb.Outcome(exit_code=exit_code, message=message)),
             run.is_followed,
+            self._admit,
         )
         run.install(shard)
         extra = {"step": shard.step, "generation": plan.generation}

@@ -19,6 +19,8 @@ CONTROL_OFFSET, METRICS_OFFSET, TUNNEL_OFFSET = 1, 2, 3
 """Distances of a task's other ports from TensorFlow's port."""
 BATCHES_OFFSET = 4
 """Of a loader, distance of the port of its batches from that of its dispatcher."""
+EXCHANGE_OFFSET = 4
+"""Of a ps, distance of the port on which it exchanges gradients for parameters; on loopback it takes any free one."""
 LOOPBACK = "127.0.0.1"
 LOCAL_PORTS = {"ps": range(20000, 21000), "worker": range(21000, 31000), "client": range(31000, 32768)}
 """With TLS: the loopback ports of each ps, and of each plain worker and client of a standing fleet, by index; the same
@@ -44,11 +46,11 @@ class Address:
         """Parses `host:port`.
 
         Raises:
-            BadJobError: The text is not `host:port` with a port below 65535.
+            BadJobError: The text is not `host:port` with a port below 65532.
         """
         parts = split_address(text)
         if parts is None:
-            raise BadJobError(f"address {text!r}: expected host:port with port below 65535")
+            raise BadJobError(f"address {text!r}: expected host:port with port below 65532")
         return cls(*parts)
 
     @property
@@ -82,6 +84,11 @@ class Address:
     def batches(self) -> Address:
         """Where a loader in a container gives its batches."""
         return Address(self.host, self.port + BATCHES_OFFSET)
+
+    @property
+    def exchange_port(self) -> int:
+        """Port of a ps for exchanges, if it is not on loopback."""
+        return self.port + EXCHANGE_OFFSET
 
     @property
     def tunnel(self) -> str:

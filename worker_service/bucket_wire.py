@@ -32,19 +32,6 @@ def sent_buckets(
     return [tf.concat(bucket, 0) for bucket in sent]
 
 
-def with_zeros(every: Sequence[Bucket], own: Sequence[Bucket], arrived: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """On the ps: what has arrived of `own`, and zeros for the buckets of other losses.
-
-    Args:
-        every: All buckets of the shard.
-        arrived: Begins with `own`; what follows is kept if these are all.
-    """
-    if len(own) == len(every):
-        return list(arrived)
-    found = dict(zip(own, arrived, strict=False))
-    return [found[each] if each in found else tf.zeros([each.size]) for each in every]
-
-
 def bits(integers: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """Bitcasts int64 numbers to a vector of another type; only the bits have a meaning."""
     return tf.reshape(tf.bitcast(integers, dtype), [-1])

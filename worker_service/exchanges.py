@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
 from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.tf import keeps_previous, shard_segments
 from psfleet.tf.optimizer_slots import OptimizerSlots
+from worker_service.connected import ConnectedExchanges
+from worker_service.connections import Connections
 from worker_service.frontends.table_rows import TableGradient
 from worker_service.pulled import Pulled
 from worker_service.push_pull import Exchange
@@ -85,3 +88,61 @@ def push(
 def pull_after(pushed: Sequence[Pushed]) -> list[Pulled]:
     """Waits for each segment that a gradient was pushed to, and pulls it."""
     return [each.exchange.await_and_pull(each.operations, each.stamp, each.states[0]) for each in pushed]
+
+
+class StepExchanges:
+    """The exchanges of a worker's steps with all ps: by connections, or by TensorFlow's servers.
+
+    Args of the constructor:
+        index: Of the worker.
+        own_device: The worker's.
+        of_ps: Those by TensorFlow's servers, by ps and segment.
+        connections: Of the worker; None: there are none.
+
+    Attributes:
+        num_ps: How many there are.
+        session_number: See `StepGraph`.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        layout: Layout,
+        index: int,
+        own_device: str,
+        of_ps: Sequence[Sequence[Exchange]],
+        connections: Connections | None,
+    ) -> None:
+        self.num_ps = len(of_ps)
+        self._of_ps = of_ps
+        self.session_number: tf.Tensor | None = None
+        self._connected: ConnectedExchanges | None = None
+        if connections is not None:
+            self.session_number = v1.placeholder(tf.int64, [], name="session")
+            own = connections, self.session_number, own_device
+            self._connected = ConnectedExchanges(job, layout, index, of_ps, *own)
+
+    def push_and_pull(
+        self,
+        gradients: Sequence[tf.Tensor],
+        stamps: Sequence[tf.Tensor],
+        states: Sequence[tf.Tensor],
+        slots: Sequence[tf.Tensor] = (),
+        loss: int = 0,
+        tables: Sequence[TableGradient] = (),
+    ) -> list[Pulled]:
+        """Pushes to, waits for and pulls from each ps independently; the segments of all ps.
+
+        Args:
+            stamps, states: By ps; see `Exchange.push`, as for all others.
+        """
+        found: dict[int, list[Pulled]] = {}
+        if self._connected is not None:
+            found = self._connected.push_and_pull(gradients, stamps, states, slots, loss)
+        pushed = {
+            shard: push(of_shard, gradients, stamps[shard], [states[shard]], slots, loss, tables)
+            for shard, of_shard in enumerate(self._of_ps)
+            if shard not in found
+        }
+        found |= {shard: pull_after(each) for shard, each in pushed.items()}
+        return [pulled for _, of_shard in sorted(found.items()) for pulled in of_shard]

@@ -9,10 +9,9 @@ import tensorflow as tf
 
 from psfleet.layout.segments import Segment
 from psfleet.tf import ShardVariables
-from psfleet.tf.optimizer_slots import to_words
+from psfleet.tf.state_wire import StateWire
 from worker_service.bucket_wire import bits, numbers
 from worker_service.pulled import Pulled
-from worker_service.state_wire import StateWire
 
 
 @dataclass(frozen=True)
@@ -98,10 +97,6 @@ class PullWire:
     def own_state(self, state: tf.Tensor) -> tf.Tensor:
         """The state on the worker; only the first segment has one, and an empty tensor would be a message, too."""
         return tf.identity(state) if self._segment.is_first else tf.zeros([0], tf.uint8)
-
-    def words(self) -> tf.Tensor:
-        """On the ps: the optimizer's scalars."""
-        return to_words([scalar.read_value() for scalar in self._variables.scalars.values()])
 
     def rounded(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """What is sent of `ShardVariables.exchanged`: the buckets in the wire type, and slots as they are."""

@@ -9,16 +9,18 @@ import tensorflow as tf
 from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.layout.segments import Segment
-from psfleet.tf import ShardVariables, ps_device, secs_since
+from psfleet.tf import ShardVariables, ps_device
+from psfleet.tf.bucket_zeros import with_zeros
 from psfleet.tf.optimizer_slots import OptimizerSlots
+from psfleet.tf.ps_half import PsHalf
+from psfleet.tf.state_wire import StateWire
 from psfleet.tf.table_calls import shard_name
-from worker_service.bucket_wire import numbers, sent_buckets, with_zeros
+from psfleet.tf.waits import waits_of
+from worker_service.bucket_wire import numbers, sent_buckets
 from worker_service.frontends.table_rows import TableGradient
 from worker_service.pull_wire import PullWire, Sent
 from worker_service.pulled import Pulled
-from worker_service.state_wire import StateWire
 from worker_service.table_exchange import staged
-from worker_service.updates import update_part
 
 SMALL_BYTES = 1 << 20
 """A bucket of at most this size carries the global step: the copy costs less than a second tensor on the network."""
@@ -57,7 +59,8 @@ class Exchange:
         self.variables = ShardVariables(
             layout, shard, job.fleet.worker_limit, container, ps_device(shard), keeps_previous, slots, segment
         )
-        self._part = update_part(job)
+        self._waits = waits_of(job)
+        self._ps = PsHalf(self.variables, self._waits, index)
         self._wire = tf.dtypes.as_dtype(job.update.wire)
         self._shard = shard
         self._index = index
@@ -110,17 +113,12 @@ class Exchange:
             arrived = [tf.cast(tf.identity(bucket), tf.float32) for bucket in sent]
             arrived[0] = arrived[0][:first]
             arrived = [*with_zeros(self._buckets, own, arrived), *arrived_state]
-            # Once all buckets are there: a worker that is killed before has pushed nothing.
-            with tf.control_dependencies([*arrived, stamp]):
-                stamp = tf.identity(stamp)
-                before = [variables.pushed.add_at([self._index], tf.constant(1, tf.int64))]
-            before += self._part.on_arrival(variables, self._index, stamp[0])
+            stamp, before = self._ps.count(arrived, stamp)
             name, num_ps = shard_name(variables.container, self._shard), self._layout.num_shards
-            number = stamp[0] if self._part.has_one_local_step else stamp[1]
+            number = stamp[0] if self._waits.has_one_local_step else stamp[1]
             ticket = staged(name, self._shard, num_ps, self._index, number, tables, self._own_device)
             ticketed = tf.concat([stamp, *ticket], 0) if ticket else stamp
-            with tf.control_dependencies(before):
-                return [variables.gradients.enqueue([*arrived, ticketed, tf.constant(self._index)])], stamp
+        return self._ps.enqueue(arrived, ticketed, before), stamp
 
     def await_and_pull(
         self, after: Sequence[tf.Operation], stamp: tf.Tensor, own_state: tf.Tensor | None = None
@@ -135,16 +133,7 @@ class Exchange:
             own_state: uint8 `[state shard size]`, this worker's state, which it keeps but for the averages; None: it
                 takes the whole state of the shard.
         """
-        variables = self.variables
-        with tf.device(variables.device):
-            with tf.control_dependencies(after):
-                arrived = tf.timestamp()
-            with tf.control_dependencies([arrived]):
-                if after:
-                    passed = self._part.wait(variables, self._index, stamp[0], stamp[1])
-                else:
-                    passed = self._part.wait_to_begin(variables, self._index, stamp)
-            counted = self._count_wait(arrived, passed)
+        counted = self._ps.await_pull(after, stamp)
         return self._pulls.received(self._sent([counted], own_state is not None), own_state)
 
     def await_beside_push(
@@ -163,31 +152,16 @@ class Exchange:
         """
         variables = self.variables
         with tf.device(variables.device):
-            passed = self._part.wait(variables, self._index, local_step, local_step)
+            passed = self._waits.wait(variables, self._index, local_step, local_step)
             with tf.control_dependencies(pushed):
                 arrived = tf.timestamp()
-            counted = self._count_wait(arrived, passed)
+            counted = self._ps.count_wait(arrived, passed)
         sent = self._sent([passed], has_own_state=True)
         return [self._pulls.received(sent, own_state) for own_state in own_states], counted
 
-    def _count_wait(self, arrived: tf.Tensor, passed: tf.Tensor) -> tf.Operation:
-        with tf.control_dependencies([arrived, passed]):
-            waited = secs_since(arrived)
-        return self.variables.waited_secs.add_at([self._index], waited)
-
     def _sent(self, after: Sequence[tf.Operation | tf.Tensor], has_own_state: bool) -> Sent:
-        """Reads what a worker pulls.
-
-        The global step is read before the parameters and so never newer than they are: a gradient computed on
-        parameters that were read during an update counts as stale.
-        """
-        variables = self.variables
-        with tf.device(variables.device):
-            with tf.control_dependencies(after):
-                progress = tf.stack(variables.progress())
-            with tf.control_dependencies([progress]):
-                values = [variable.read_value() for variable in variables.exchanged]
-                state, words = variables.state.read_value(), self._pulls.words()
+        """Reads what a worker pulls, see `PsHalf.read`, as it is sent."""
+        progress, values, state, words = self._ps.read(after)
         # Outside of the control dependencies: waiting for the barrier on the worker too would cost one more message.
         return self._pulls.sent(progress, values, state, words, has_own_state)
 
@@ -205,7 +179,7 @@ class Exchange:
             global_step, final_step = variables.progress()
             with tf.control_dependencies([global_step, final_step]):
                 *values, state = [variable.read_value() for variable in (*variables.exchanged, variables.state)]
-                words = self._pulls.words()
+                words = self._ps.words()
                 is_ahead = global_step > at_step
                 if variables.previous:
                     pairs = zip(variables.previous, values, strict=True)
@@ -225,6 +199,6 @@ class Exchange:
     def shard_steps(self) -> tf.Tensor:
         """int64 `[2]`, without waiting: the shard's global step, and the number of this worker's newest gradient."""
         variables = self.variables
-        newest = self._part.newest_number(variables)
+        newest = self._waits.newest_number(variables)
         with tf.device(variables.device):
             return tf.stack([variables.global_step.read_value(), newest.read_element(self._index)])

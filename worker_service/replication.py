@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+import psfleet
+from psfleet.exchange import has_connections
+from psfleet.exchange.messages import Greeting
 from worker_service.batches import Batches
+from worker_service.connections import Connections
 from worker_service.fleet_wait import FleetWait
 from worker_service.frontends.interface import FrontEnd
 from worker_service.heartbeat import Heartbeat
@@ -35,6 +40,7 @@ class BetweenGraph:
     def __init__(self, context: RunContext, front_end: FrontEnd, heartbeat: Heartbeat, fleet: FleetWait) -> None:
         self._context = context
         self._front_end = front_end
+        self._heartbeat = heartbeat
         parts = context.job.fleet.tasks_of(context.index)[1:]
         self._lent = LentWorkers(context, parts, heartbeat, fleet)
 
@@ -48,7 +54,13 @@ class BetweenGraph:
         Waits for all workers in it first, because TensorFlow waits for an absent one for minutes.
         """
         context, peers = self._context, self._lent.ready(generation)
-        return WorkerSession(graph, context.job, context.tasks.ps, context.tasks.own, context.index, peers)
+        connect = None if graph.connections is None else partial(self._connect, graph.connections)
+        return WorkerSession(graph, context.job, context.tasks.ps, context.tasks.own, context.index, peers, connect)
+
+    def _connect(self, connections: Connections) -> int:
+        """Opens the connections of a session, at the ports that the ps have told."""
+        ports = [0 if state is None else state.exchange_port for state in self._heartbeat.states]
+        return connections.open([client.address for client in self._context.fleet.ps], ports)
 
     def train(
         self,
@@ -64,4 +76,31 @@ class BetweenGraph:
     def _build_one(self, front_end: FrontEnd, index: int, generation: int) -> StepGraph:
         context = self._context
         step = divided(front_end, index, context.job.fleet.worker_limit, context.towers)
-        return StepGraph(step, context.job, context.layout, index, context.run, generation, context.update)
+        return StepGraph(
+            step,
+            context.job,
+            context.layout,
+            index,
+            context.run,
+            generation,
+            context.update,
+            self._connections(generation),
+        )
+
+    def _connections(self, generation: int) -> Connections | None:
+        """For the steps of a generation; None: they are exchanged by TensorFlow's servers."""
+        context, job = self._context, self._context.job
+        if not has_connections(job, context.layout):
+            return None
+        greeting = Greeting(
+            version=psfleet.__version__,
+            run=context.run,
+            generation=generation,
+            worker=context.index,
+            incarnation=context.incarnation,
+            session="",
+            carries="pushes",
+        )
+        role = "worker" if job.fleet.colocate else "ps"
+        step_secs = job.deadlines.step_secs * job.update.round_steps
+        return Connections(greeting, context.identity, role, step_secs, job.deadlines.step_secs)

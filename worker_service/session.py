@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from types import TracebackType
@@ -40,6 +40,7 @@ class WorkerSession:
 
     Args of the constructor:
         peers: `host:port` of the workers that lend it their devices, by index.
+        connect: Opens the connections of the step, see `Connections.open`; None: it has none.
 
     Attributes:
         losses: The newest loss of each by name, after its first step; the name of the only one is empty.
@@ -57,11 +58,13 @@ class WorkerSession:
         own: Address,
         index: int,
         peers: Mapping[int, str] | None = None,
+        connect: Callable[[], int] | None = None,
     ) -> None:
         config = cluster_config(job, ps, step.worker_job, {index: own.data, **(peers or {})})
         fuse_what_runs(config, step.graph)
         self._step, self.graph, self._index = step, step.graph, index
         self._job = job
+        self._connect = connect
         self._step_secs = job.deadlines.step_secs
         self._num_microbatches = job.train.accumulate
         self._options = v1.RunOptions(timeout_in_ms=int(self._step_secs * 1000))
@@ -109,7 +112,8 @@ class WorkerSession:
             if step.frozen.shape[0]:
                 self._session.run(step.load_frozen, options=self._options)
             start = pull_one_step(self._session, step, self._job, self._options, shard_steps)
-        self._calls = StepCalls(self._session, step, self._num_microbatches, self._options, self._barrier)
+        number = None if self._connect is None else self._connect()
+        self._calls = StepCalls(self._session, step, self._num_microbatches, self._options, self._barrier, number)
         return start
 
     def resume(self) -> SessionStart:
@@ -234,6 +238,8 @@ class WorkerSession:
                 return
             self.closed.set()
         self._opened.cancel()
+        if self._step.connections is not None:
+            self._step.connections.close()
         # Closing waits for the peers, forever after one died: the thread is then abandoned.
         closer = threading.Thread(target=self._session.close, name="close-session", daemon=True)
         closer.start()

@@ -28,6 +28,8 @@ class UnreachableError(LostPeerError):
     """The data plane of a ps, or of this worker, does not answer: never the training program's fault."""
 
 
+CONNECTION = "connection with a ps: "
+"""Begins what an operation of the step says when such a connection has ended."""
 REPLICA = "psfleet_replica_"
 """Followed by the index of its worker: the scope of a replica in the graph of all."""
 
@@ -51,6 +53,8 @@ def translate_errors(at: str = "", worker: int | None = None) -> Iterator[None]:
             raise ProgramError(f"{'' if worker is None else f'worker {worker}'}{at}{failure}") from error
         raise ProgramError(f"the program failed in TensorFlow: {reason(error)}", error.message) from error
     except tf.errors.OpError as error:
+        if found := re.search(rf"{CONNECTION}(.*)", error.message):
+            raise LostPeerError(found[1]) from error
         kind = RefusedCallError if is_refused(error) else LostPeerError
         if isinstance(error, tf.errors.UnavailableError):
             kind = UnreachableError

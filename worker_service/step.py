@@ -16,15 +16,16 @@ from psfleet.tf import byte_vectors, container_name, worker_job
 from psfleet.tf.optimizer_slots import OptimizerSlots, exchanged_slots
 from psfleet.tf.parts import building
 from psfleet.tf.traced_update import TracedUpdate
+from psfleet.tf.waits import waits_of
 from worker_service.abandonment import Abandonment, may_abandon_steps
-from worker_service.exchanges import exchanges_of, pull_after, push
+from worker_service.connections import Connections
+from worker_service.exchanges import StepExchanges, exchanges_of
 from worker_service.frontends.interface import StepBuilder, TrainingGraph
 from worker_service.local_optimizer import LocalOptimizer
 from worker_service.loss_step import KeptGradient, LossStep, local_variable, loss_step
 from worker_service.pulled import Pulled
 from worker_service.push_pull import Exchange
 from worker_service.table_exchange import RowsOnPs
-from worker_service.updates import update_part
 
 
 class StepGraph:
@@ -33,6 +34,8 @@ class StepGraph:
     Attributes:
         graph: The graph; every other attribute is part of it.
         feeds: Placeholders of a batch.
+        connections: With the ps of other processes, for the exchanges of steps; None: TensorFlow's servers make them.
+        session_number: int64 scalar placeholder, the number of `Connections.open`; None without connections.
         local_step: int64 scalar placeholder: the lowest global step of the local parameters. In async mode each ps
             gets the global step of its own shard instead, as this worker has pulled it.
         number: int64 scalar placeholder: the number of the batch, and of its gradient.
@@ -76,6 +79,7 @@ class StepGraph:
         run: str,
         generation: int,
         update: TracedUpdate | None = None,
+        connections: Connections | None = None,
     ) -> None:
         # A while loop of control flow v2 is a function call, which cannot be placed on the ps whose queue it waits for.
         v1.disable_control_flow_v2()
@@ -100,16 +104,16 @@ class StepGraph:
                     for loss, each in enumerate(training.each)
                 ]
                 self.accumulate = [part.accumulate for part in parts if part.accumulate is not None]
+            together = self._together = StepExchanges(job, layout, index, own, exchanges, connections)
+            self.connections, self.session_number = connections, together.session_number
             self.order = loss_order(layout.parameters, job.train.alternate)
             self.loss_names = loss_names(layout.parameters)
             self.local_update: tf.Tensor | None = None
             if self._optimizer is None:
-                self.steps = [
-                    [part.loss, self._push_and_pull(exchanges, part, loss)] for loss, part in enumerate(parts)
-                ]
+                self.steps = [[part.loss, self._push_and_pull(together, part, loss)] for loss, part in enumerate(parts)]
             else:
                 self.local_update = self._updated(self._optimizer, parts[0])
-                self.steps = [[self._end_of_round(exchanges, self._optimizer)]]
+                self.steps = [[self._end_of_round(together, self._optimizer)]]
             segments = list(itertools.chain(*exchanges))
             self.pull = self._gather([exchange.pull(self.local_step) for exchange in segments])
             with tf.device(own):
@@ -143,7 +147,7 @@ class StepGraph:
         has_microbatches = job.train.accumulate > 1
         self.microbatch = v1.placeholder(tf.int64, [], name="microbatch") if has_microbatches else self.number
         self.parameters = local_variable("parameters", [layout.parameters.size], tf.float32)
-        has_one_step = update_part(job).has_one_local_step
+        has_one_step = waits_of(job).has_one_local_step
         self._local_steps = None if has_one_step else local_variable("local_steps", [layout.num_ps], tf.int64)
         self.state = local_variable("state", [layout.state.size], tf.uint8)
         self.frozen = local_variable("frozen", [layout.frozen.size], tf.uint8)
@@ -176,25 +180,16 @@ class StepGraph:
         self.graph.finalize()
         return awaited
 
-    def _push_and_pull(
-        self,
-        exchanges: Sequence[Sequence[Exchange]],
-        part: LossStep,
-        loss: int,
-    ) -> tf.Tensor:
-        """Pushes the gradient of a loss to, waits for and pulls from each ps independently."""
+    def _push_and_pull(self, exchanges: StepExchanges, part: LossStep, loss: int) -> tf.Tensor:
+        """Pushes the gradient of a loss to all ps, and pulls."""
         with tf.device(self.parameters.device):
-            states = tf.split(part.new_state, len(exchanges))
+            states = tf.split(part.new_state, exchanges.num_ps)
             if self._local_steps is None:
-                local_steps = [self.local_step] * len(exchanges)
+                local_steps = [self.local_step] * exchanges.num_ps
             else:
                 local_steps = tf.unstack(self._local_steps.read_value())
             stamps = [tf.stack([local_step, self.number]) for local_step in local_steps]
-        pushed = [
-            push(of_shard, part.gradients, stamp, [state], loss=loss, tables=part.tables)
-            for of_shard, stamp, state in zip(exchanges, stamps, states, strict=True)
-        ]
-        pulled = [each for of_shard in pushed for each in pull_after(of_shard)]
+        pulled = exchanges.push_and_pull(part.gradients, stamps, states, loss=loss, tables=part.tables)
         with tf.control_dependencies(part.updates):
             return self._gather(pulled)
 
@@ -219,14 +214,13 @@ class StepGraph:
             with tf.control_dependencies([optimizer.apply(part.gradients), *kept, *part.updates]):
                 return tf.identity(part.loss)
 
-    def _end_of_round(self, exchanges: Sequence[Sequence[Exchange]], optimizer: LocalOptimizer) -> tf.Tensor:
+    def _end_of_round(self, exchanges: StepExchanges, optimizer: LocalOptimizer) -> tf.Tensor:
         """Pushes what the local updates of a round have made, and pulls the averages."""
         with tf.device(self.parameters.device):
             fall, slots, state = optimizer.fall(), optimizer.slot_vectors(), self.state.read_value()
             stamp = tf.concat([tf.stack([self.local_step, self.local_step]), optimizer.words()], 0)
-            states = tf.split(state, len(exchanges))
-        pushed = [push(each, fall, stamp, [own], slots) for each, own in zip(exchanges, states, strict=True)]
-        return self._gather([pulled for of_shard in pushed for pulled in pull_after(of_shard)])
+            states = tf.split(state, exchanges.num_ps)
+        return self._gather(exchanges.push_and_pull(fall, [stamp] * len(states), states, slots))
 
     def _gather(self, pulled: Sequence[Pulled]) -> tf.Tensor:
         """Assigns parameters and state of all segments; returns `Pulled.progress` of each, one row each.

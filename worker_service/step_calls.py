@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow.compat.v1 as v1
 
+from psfleet.tf.repeated_call import RepeatedCall
 from worker_service.accumulation import microbatches
 from worker_service.in_graph.merged import ReplicaStep
-from worker_service.repeated_call import RepeatedCall
 from worker_service.step import StepGraph
 
 
@@ -21,6 +21,7 @@ class StepCalls:
         session: An open session with the graph.
         options: Of a call that waits for nobody else's step.
         barrier: Of one that waits for the steps of others.
+        session_number: Fed as `StepGraph.session_number`; None: the graph has none.
     """
 
     def __init__(
@@ -30,8 +31,11 @@ class StepCalls:
         num_microbatches: int,
         options: v1.RunOptions,
         barrier: v1.RunOptions,
+        session_number: int | None = None,
     ) -> None:
         self._session, self._step, self._barrier = session, step, barrier
+        self._session_number = [] if session_number is None else [np.int64(session_number)]
+        of_session = [] if step.session_number is None else [step.session_number]
         self._num_microbatches = num_microbatches
         self._order = step.order
         numbers = [step.number, step.microbatch] if step.accumulate else [step.number]
@@ -40,11 +44,11 @@ class StepCalls:
         feeds = [*step.feeds, step.microbatch]
         self._accumulate = [RepeatedCall(session, [loss], feeds, options) for loss in step.accumulate]
         if step.local_update is None:
-            self._feeds = [*step.feeds, step.local_step, *numbers, *flags]
+            self._feeds = [*of_session, *step.feeds, step.local_step, *numbers, *flags]
             self._train = [RepeatedCall(session, each, self._feeds, barrier) for each in step.steps]
         else:
             self._update = RepeatedCall(session, [step.local_update], [*step.feeds, *numbers, *flags], options)
-            self._exchange = RepeatedCall(session, step.steps[0], [step.local_step], barrier)
+            self._exchange = RepeatedCall(session, step.steps[0], [*of_session, step.local_step], barrier)
 
     def train(
         self, batch: Sequence[np.ndarray], local_step: int, number: int, wants_norm: bool, may_abandon: bool
@@ -56,7 +60,7 @@ class StepCalls:
         """
         losses, last, numbers = self._accumulated(batch, number)
         train = (self._abandonable if may_abandon else self._train)[self.loss_of(number)]
-        loss, shards, *_ = train(*last, np.int64(local_step), *numbers, *self._flags(wants_norm))
+        loss, shards, *_ = train(*self._session_number, *last, np.int64(local_step), *numbers, *self._flags(wants_norm))
         return float(np.mean([*losses, loss])), shards
 
     @functools.cached_property
@@ -76,7 +80,7 @@ class StepCalls:
 
     def exchange(self, local_step: int) -> np.ndarray:
         """See `WorkerSession.exchange`."""
-        (shards,) = self._exchange(np.int64(local_step))
+        (shards,) = self._exchange(*self._session_number, np.int64(local_step))
         return np.asarray(shards)
 
     def loss_of(self, number: int) -> int:

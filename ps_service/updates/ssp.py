@@ -23,7 +23,7 @@ class SspUpdates(AsyncUpdates):
     workers could wait for the other.
 
     A worker waits at ps 0 until its gradient is applied or dropped and counted, and it is at most the bound ahead of
-    the slowest worker that is counted; it evaluates that itself (`worker_service.updates.ssp`), registered in
+    the slowest worker that is counted; it evaluates that itself (`psfleet.tf.waits`), registered in
     `waiting`. What opens the barrier for a worker is followed by a token for it:
 
     - Its own gradient: the ps sends it a token when the gradient is done.

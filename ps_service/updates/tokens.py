@@ -13,8 +13,7 @@ class TokenSender:
 
     A token only ends a wait: the worker then reads the global step itself, so a token that is left over is harmless.
 
-    A variable holds the handles of all queues, from which a worker's is gathered by its index: the cost of a step
-    depends on the workers that wait, not on the number of queues.
+    The cost of a step depends on the workers that wait, not on the number of queues (`TokenQueues`).
 
     In sync mode a worker that must wait puts its index in `waiting`, reads the global step once more, and waits for a
     token only if the step has not ended yet. No wake-up is lost:
@@ -33,14 +32,7 @@ class TokenSender:
     def __init__(self, variables: ShardVariables, max_tokens: int) -> None:
         self._variables = variables
         self._max_tokens = max_tokens
-        self._handles = tf.raw_ops.VarHandleOp(
-            dtype=tf.resource,
-            shape=[variables.worker_limit],
-            container=variables.container,
-            shared_name=f"{variables.global_step.name}/token_queues",
-        )
-        handles = tf.raw_ops.Pack(values=[queue.queue_ref for queue in variables.tokens])
-        self.initializer: tf.Operation = tf.raw_ops.AssignVariableOp(resource=self._handles, value=handles)
+        self.initializer = variables.tokens.initializer()
 
     def send(self, worker: tf.Tensor, global_step: tf.Tensor) -> tf.Operation:
         """Sends a token to one worker, after an update.
@@ -50,8 +42,7 @@ class TokenSender:
             global_step: int64 scalar after the update, the value of the token.
         """
         with tf.control_dependencies([global_step]):
-            handles = tf.raw_ops.ReadVariableOp(resource=self._handles, dtype=tf.resource)
-            queue = tf.raw_ops.GatherV2(params=handles, indices=worker, axis=0)
+            queue = self._variables.tokens.handle(worker)
             # Read after the update: a queue that was full while the ps waited for a gradient may be empty now.
             count = tf.clip_by_value(self._max_tokens - tf.raw_ops.QueueSizeV2(handle=queue), 0, 1)
         return tf.raw_ops.QueueEnqueueManyV2(handle=queue, components=[tf.fill([count], global_step)])

@@ -34,12 +34,14 @@ Options = Annotated[dict[str, Any], AfterValidator(_require_finite)]
 """Keyword arguments of the user's code. Other processes receive them as JSON, which has no NaN and no infinity."""
 PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
+MAX_PORT = 65531
+"""Of TensorFlow: four ports after it belong to the same process."""
 
 
 def split_address(text: str) -> tuple[str, int] | None:
-    """Host and port of `host:port`; None if the text is not that, or if no port follows for the control plane."""
+    """Host and port of `host:port`; None if the text is not that, or if no ports follow for the rest."""
     host, _, port = text.rpartition(":")
-    return (host, int(port)) if host and port.isdecimal() and 0 < int(port) < 65535 else None
+    return (host, int(port)) if host and port.isdecimal() and 0 < int(port) <= MAX_PORT else None
 
 
 class Section(BaseModel):

@@ -36,8 +36,9 @@ class Fleet(Section):
     )
     ps_addresses: list[str] | None = Field(
         None,
-        description="`host:port` of running parameter servers (their control port is port + 1), which the launcher "
-        "neither starts nor stops; null: the launcher starts `ps` parameter servers.",
+        description="`host:port` of running parameter servers (their control port is port + 1, "
+        "their exchange port is port + 4), which the launcher neither starts nor stops; null: the launcher starts `ps` "
+        "parameter servers.",
     )
     max_restarts: NonNegativeInt = Field(
         10, description="Maximum number of restarts of one process that was killed or lost its peers."
@@ -94,7 +95,7 @@ class Fleet(Section):
                 )
             for address in self.ps_addresses:
                 if split_address(address) is None:
-                    raise ValueError(f"ps_addresses has {address!r}, expected host:port with port below 65535")
+                    raise ValueError(f"ps_addresses has {address!r}, expected host:port with port below 65532")
         return self
 
 

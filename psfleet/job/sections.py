@@ -107,7 +107,9 @@ class Device(Section):
         "(`container.ps.cpus`, `container.worker.cpus`) that limit, rounded up; otherwise as 0.",
     )
     inter_op_threads: NonNegativeInt | None = Field(
-        None, description="Operations that run in parallel; 0 and null: as for `intra_op_threads`."
+        None,
+        description="Operations that run in parallel; 0 and null: as for `intra_op_threads`. With `fleet.colocate` at "
+        "least 2.",
     )
     visible_gpus: VisibleGpus = Field(
         default_factory=VisibleGpus, description="Which GPUs each process uses; a ps never sees one."

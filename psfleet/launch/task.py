@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from psfleet.addresses import CONTROL_OFFSET, TUNNEL_OFFSET, Address, TfConfig
+from psfleet.addresses import CONTROL_OFFSET, EXCHANGE_OFFSET, TUNNEL_OFFSET, Address, TfConfig
 from psfleet.errors import BadJobError, UsageError
 from psfleet.job.job import Job
 from psfleet.manifests import container
 from psfleet.processes.own_host import own_host
 from psfleet.service import process_environment, settings
 
-WORKER_PORT, WORKER_STRIDE = 2300, 4
+WORKER_PORT, WORKER_STRIDE = 2300, 5
 """TensorFlow's port of worker 0 if none is given, and the distance to the next worker's: several may share a host."""
 ROLES = ("ps", "worker")
 
@@ -168,8 +168,9 @@ def _parsed(option: str, text: str) -> Address:
 
 def _require_distance(job: Job, tasks: Sequence[tuple[str, Address]]) -> None:
     """Refuses addresses on one host whose ports overlap: those after TensorFlow's are the task's, too."""
-    num_ports = (TUNNEL_OFFSET if job.tls else CONTROL_OFFSET) + 1
     for (one, first), (other, second) in itertools.combinations(tasks, 2):
+        # On loopback a ps takes any free port for exchanges.
+        num_ports = 1 + ((TUNNEL_OFFSET if job.tls else CONTROL_OFFSET) if first.is_loopback else EXCHANGE_OFFSET)
         if first.host == second.host and abs(first.port - second.port) < num_ports:
             raise UsageError(
                 f"{one} at {first.data} and {other} at {second.data}: expected ports at least {num_ports} apart, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psfleet.addresses import CONTROL_OFFSET, DATA_PORT, METRICS_OFFSET, TUNNEL_OFFSET, Address
+from psfleet.addresses import CONTROL_OFFSET, DATA_PORT, EXCHANGE_OFFSET, METRICS_OFFSET, TUNNEL_OFFSET, Address
 from psfleet.job.job import Job
 from psfleet.service import settings
 
@@ -38,7 +38,9 @@ LIFE_CHECK = ("python", "-m", "psfleet.service.life_check")
 CONTROL_PORT = DATA_PORT + CONTROL_OFFSET
 METRICS_PORT = DATA_PORT + METRICS_OFFSET
 TUNNEL_PORT = DATA_PORT + TUNNEL_OFFSET
-"""The only port of the data plane with `tls: true`."""
+"""That of TensorFlow with `tls: true`."""
+EXCHANGE_PORT = DATA_PORT + EXCHANGE_OFFSET
+"""Of a ps."""
 
 LOADER = ("/usr/bin/tini", "--", "python", "-m", "worker_service.loader")
 """The process of a loader, in the image of workers."""

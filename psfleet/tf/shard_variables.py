@@ -17,6 +17,7 @@ from psfleet.layout import Layout
 from psfleet.layout.segments import Segment, segments
 from psfleet.tf.optimizer_slots import OptimizerSlots
 from psfleet.tf.shared_variable import SharedVariable
+from psfleet.tf.token_queues import TokenQueues
 
 STALENESS_BUCKETS = 65
 """Length of a worker's staleness histogram; the last entry counts gradients of its index or later."""
@@ -89,7 +90,7 @@ class ShardVariables:
             with tables the ticket of `stage_rows`) and the worker's index (int32).
         has_tables: Whether the model has embedding tables.
         waiting: Indices (int32) of workers that wait at a barrier: of the next update, or in ssp mode of the bound.
-        tokens: One queue for each worker: a token (int64) ends its wait, and it reads the global step again.
+        tokens: Of the workers that wait at a barrier.
     """
 
     def __init__(
@@ -144,10 +145,7 @@ class ShardVariables:
                 shared_name=f"{self.scope}/gradients",
             )
             self.waiting = tf.queue.FIFOQueue(-1, [tf.int32], shapes=[()], shared_name=f"{self.scope}/waiting")
-            self.tokens = [
-                tf.queue.FIFOQueue(-1, [tf.int64], shapes=[()], shared_name=f"{self.scope}/token_{worker}")
-                for worker in range(worker_limit)
-            ]
+            self.tokens = TokenQueues(worker_limit, self.scope, container)
 
     def _make_exchanged(self, slots: OptimizerSlots, keeps_previous: bool) -> None:
         """Buckets, slots and scalars, and what they were before the last update."""

@@ -74,7 +74,8 @@ def test_no_port_of_fleet_or_client_is_opened(lab: Lab) -> None:
         ((network, at),) = each["NetworkSettings"]["Networks"].items()
         assert port_probe.answering_on_machine(at["IPAddress"]) == [], name
         inside = port_probe.answering_in(network, at["IPAddress"])
-        assert inside == ([] if lab.tls else [2222] if "client" in name else [2222, 2223]), name
+        expected = [2222] if "client" in name else [2222, 2223, 2226] if "-ps-" in name else [2222, 2223]
+        assert inside == ([] if lab.tls else expected), name
     client.terminate()
     client.communicate(timeout=SECS)
 
@@ -170,6 +171,7 @@ def test_strangers_on_the_network_of_a_fleet_with_tls_get_nowhere(lab: Lab, tmp_
     if not lab.tls:
         assert found["tensorflow_ports"] == [f"{host}:2222" for host in hosts]
         assert (found["control"], found["session"]) == (True, True)
+        assert found["exchanges"] == ["ps-0", "ps-1"]
         return
     assert found == {
         "tensorflow_ports": [],
@@ -177,5 +179,7 @@ def test_strangers_on_the_network_of_a_fleet_with_tls_get_nowhere(lab: Lab, tmp_
         "control_with_other_certificate": False,
         "tunnels": [],
         "tunnels_with_other_certificate": [],
+        "exchanges": [],
+        "exchanges_with_other_certificate": [],
         "session": False,
     }

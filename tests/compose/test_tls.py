@@ -14,7 +14,7 @@ from support.programs import marked_program
 from support.tls_fleet import Fleet, fleet
 
 from psfleet.checkpoint import export
-from psfleet.manifests.container import CONTROL_PORT, TLS, TUNNEL_PORT
+from psfleet.manifests.container import CONTROL_PORT, EXCHANGE_PORT, TLS, TUNNEL_PORT
 from psfleet.tls import certificates
 
 HOSTS = ("ps-0", "ps-1", "chief", "worker")
@@ -35,6 +35,14 @@ def plain(tmp_path: Path) -> Iterator[Fleet]:
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """A fleet with TLS, in training until the last test of this file."""
     with fleet(tmp_path_factory.mktemp("secured"), tls=True) as started:
+        started.advances()
+        yield started
+
+
+@pytest.fixture
+def tunnelled(tmp_path: Path) -> Iterator[Fleet]:
+    """A fleet with TLS, in training, whose gradients and parameters are sent by TensorFlow's servers."""
+    with fleet(tmp_path, tls=True, replication="in_graph") as started:
         started.advances()
         yield started
 
@@ -63,6 +71,7 @@ def test_without_tls_a_stranger_on_the_network_gets_in_and_reads_weights(plain: 
     assert found["tensorflow_ports"] == [f"{host}:2222" for host in HOSTS]
     assert found["control"]
     assert found["session"]
+    assert found["exchanges"] == ["ps-0", "ps-1"]
     assert capture(plain, "eth0")["found"]
 
 
@@ -73,6 +82,8 @@ def test_with_tls_a_stranger_on_the_network_gets_nowhere(secured: Fleet, others:
         "control_with_other_certificate": False,
         "tunnels": [],
         "tunnels_with_other_certificate": [],
+        "exchanges": [],
+        "exchanges_with_other_certificate": [],
         "session": False,
     }
 
@@ -80,6 +91,7 @@ def test_with_tls_a_stranger_on_the_network_gets_nowhere(secured: Fleet, others:
 def test_what_the_stranger_tried_works_with_the_fleets_own_certificate(secured: Fleet) -> None:
     found = stranger(secured, secured.certificates / "worker")
     assert found["tunnels_with_other_certificate"] == ["ps-0", "ps-1"], "workers take connections from ps only"
+    assert found["exchanges_with_other_certificate"] == ["ps-0", "ps-1"]
     assert found["control_with_other_certificate"]
 
 
@@ -87,16 +99,23 @@ def test_with_tls_no_weight_is_read_from_captured_traffic(secured: Fleet) -> Non
     seen = capture(secured, "eth0")
     assert not seen["found"]
     assert seen["bytes"] >= ENOUGH_BYTES
-    assert capture(secured, "lo")["found"], "behind the tunnel, in the ps's own container, it is there"
+
+
+def test_with_tls_no_weight_is_read_from_what_tensorflow_sends_through_tunnels(tunnelled: Fleet) -> None:
+    seen = capture(tunnelled, "eth0")
+    assert not seen["found"]
+    assert seen["bytes"] >= ENOUGH_BYTES
+    assert capture(tunnelled, "lo")["found"], "behind the tunnel, in the ps's own container, it is there"
 
 
 def test_running_processes_take_over_a_renewed_certificate_and_keep_their_connections(secured: Fleet) -> None:
     losses = secured.count_messages("chief", "lost a peer")
     certificates.renew(secured.certificates)
+    ports = {"ps": (CONTROL_PORT, TUNNEL_PORT, EXCHANGE_PORT), "worker": (CONTROL_PORT, TUNNEL_PORT)}
     for service, role in (("ps-0", "ps"), ("chief", "worker")):
         secured.wait_for(partial(secured.count_messages, service, "new certificate"), f"{service} to notice")
         expected = (secured.certificates / role / "tls.crt").read_text().split()
-        for port in (CONTROL_PORT, TUNNEL_PORT):
+        for port in ports[role]:
             script = f"import ssl; print(ssl.get_server_certificate(('127.0.0.1', {port})))"
             assert docker("exec", secured.container(service), "python", "-c", script).stdout.split() == expected
     secured.advances()

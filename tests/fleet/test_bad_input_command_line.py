@@ -117,7 +117,7 @@ BAD_COMMANDS: list[tuple[str, int, tuple[str, ...]]] = [
     ("weights none --out w.safetensors", 64, ("none: no checkpoint there",)),
     ("weights folder --out w.safetensors", 64, ("folder: no checkpoint there",)),
     ("reset run --ps nowhere", 64, ("--ps", "'nowhere'", "host:port")),
-    ("reset run --ps 127.0.0.1:65535", 64, ("--ps", "'127.0.0.1:65535'", "below 65535")),
+    ("reset run --ps 127.0.0.1:65532", 64, ("--ps", "'127.0.0.1:65532'", "below 65532")),
     ("reset run --ps 127.0.0.1:1", 75, ("ps at 127.0.0.1:2", "Connection refused")),
 ]
 

@@ -25,8 +25,12 @@ DROP_SECS = 3.0
 """Enough for one attempt, and for a connection that is not answered."""
 
 
-def settings_of(folder: Path, steps: int, stall_secs: float) -> dict[str, Any]:
-    """Of a ps and a chief; writes their program."""
+def settings_of(folder: Path, steps: int, stall_secs: float, **update: str) -> dict[str, Any]:
+    """Of a ps and a chief; writes their program.
+
+    Args:
+        update: Section of the job.
+    """
     (folder / "program.py").write_text(PRELUDE)
     job = parse_job(
         {
@@ -34,6 +38,7 @@ def settings_of(folder: Path, steps: int, stall_secs: float) -> dict[str, Any]:
             "program": "program:build",
             "fleet": {"ps": 1, "workers": 1},
             "optimizer": {"name": "sgd", "learning_rate": 0.1},
+            "update": update,
             "train": {"steps": steps, "batch_size": 4},
             "deadlines": {"step_secs": 0.3, "stall_secs": stall_secs, "first_batch_secs": stall_secs},
         }
@@ -53,8 +58,11 @@ def test_a_blocked_data_port_ends_the_chief_with_75_and_its_address_in_the_messa
 
 
 def test_a_data_port_whose_packets_are_dropped_from_some_step_on_ends_the_run_with_75(tmp_path: Path) -> None:
-    """Nothing is refused or closed: open connections carry nothing any more, and new ones are not answered."""
-    env = settings_of(tmp_path, 1_000_000, DROP_SECS)
+    """Nothing is refused or closed: open connections carry nothing any more, and new ones are not answered.
+
+    With in-graph replication TensorFlow's servers exchange gradients for parameters.
+    """
+    env = settings_of(tmp_path, 1_000_000, DROP_SECS, replication="in_graph")
     with (
         running("ps", tmp_path, **env) as ps,
         control_port_alone(ps.serving().address) as seen,

@@ -54,7 +54,9 @@ def new_session(step_secs: float, own: Address, ps: Address) -> WorkerSession:
     graph = tf.Graph()
     with graph.as_default():
         initializer, shard_steps = tf.no_op(), tf.zeros([1, 2], tf.int64)
-    step: Any = SimpleNamespace(graph=graph, initializer=initializer, shard_steps=shard_steps, worker_job="worker")
+    step: Any = SimpleNamespace(
+        graph=graph, initializer=initializer, shard_steps=shard_steps, worker_job="worker", connections=None
+    )
     return WorkerSession(step, job(step_secs), [ps], own, 0)
 
 

@@ -16,7 +16,7 @@ from psfleet.cli.fleets import INTERRUPTED
 from psfleet.polling import wait_until
 from psfleet.report.schema import Report
 
-FLEET_PORTS = ("2222", "2223", "2224", "2225")
+FLEET_PORTS = ("2222", "2223", "2224", "2225", "2226")
 OPEN_PORT = "8000"
 
 
@@ -48,7 +48,7 @@ def test_a_pod_outside_the_fleet_opens_none_of_its_ports(space: Space) -> None:
     for pod in space.pods():
         assert opens(space, pod["status"]["podIP"], *FLEET_PORTS) == [], pod["metadata"]["name"]
     ps, worker = space.pod("ps", 0), space.pod("worker", 1)["metadata"]["name"]
-    for pod, expected in ((ps, ["2222", "2223"]), (space.pod("chief", 0), [])):
+    for pod, expected in ((ps, ["2222", "2223", "2226"]), (space.pod("chief", 0), [])):
         host = pod["status"]["podIP"]
         inside = space.kubectl("exec", worker, "--", "python", "-c", STRANGER.read_text(), host, *FLEET_PORTS)
         assert inside.split() == expected, "its own workers reach what they need, and no more"

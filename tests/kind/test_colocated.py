@@ -7,7 +7,7 @@ from support.kind_fleet import START_SECS, Space
 from support.kind_pods import STEPS, ended, opened, replaced, started
 
 from psfleet.addresses import DATA_PORT
-from psfleet.manifests.container import CONTROL_PORT, TUNNEL_PORT
+from psfleet.manifests.container import CONTROL_PORT, EXCHANGE_PORT, TUNNEL_PORT
 
 
 @pytest.mark.timeout(START_SECS * 3)
@@ -20,7 +20,8 @@ def test_workers_reach_each_others_ps_and_a_lost_one_costs_the_steps_since_the_l
     up = started(space, tls, fleet={"workers": 2, "colocate": True}, checkpoint=often)
     assert not space.pods("ps")
     chief, worker = space.pod("chief", 0), space.pod("worker", 1)
-    assert set(opened(space, chief, worker)) == set(opened(space, worker, chief)) == {data, CONTROL_PORT}
+    expected = {data, CONTROL_PORT, EXCHANGE_PORT}
+    assert set(opened(space, chief, worker)) == set(opened(space, worker, chief)) == expected
     replaced(space, "worker", 1)
     replaced(space, "chief", 0)
     report = ended(space, up)

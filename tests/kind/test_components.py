@@ -78,7 +78,7 @@ def test_tensorboard_and_prometheus_see_a_fleet_and_nobody_else_does(space: Spac
     host = ps["status"]["podIP"]
     scrape = ("exec", "--namespace=monitoring", monitoring, "--", "python", "-c")
     assert "psfleet_token_wait_seconds_total" in space.kubectl(*scrape, SCRAPE, host)
-    assert space.kubectl(*scrape, STRANGER.read_text(), host, "2222", "2223").split() == []
+    assert space.kubectl(*scrape, STRANGER.read_text(), host, "2222", "2223", "2226").split() == []
     address(space, "stranger")
     assert opens(space, host, METRICS_PORT) == []
 

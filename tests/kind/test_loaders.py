@@ -95,7 +95,7 @@ def test_a_lost_loader_costs_no_step_and_all_pods_end_well(space: Space, tmp_pat
         port = 2222
         found = {who: reaches(space, who, f"{name}-loader-1.{name}", port) for who in ("worker", "ps", "loader")}
         assert found == {"worker": True, "ps": False, "loader": False}
-        assert not reaches(space, "loader", f"{name}-ps-0.{name}", port)
+        assert not [each for each in (port, 2226) if reaches(space, "loader", f"{name}-ps-0.{name}", each)]
         space.kubectl("delete", "pod", old, "--wait=false")
     wait_until(lambda: loader_events(space), RECOVERY_SECS, "the chief to find the new pod", poll_secs=1)
     assert up.wait(RECOVERY_SECS + COMMAND_SECS) == 0, space.printed(up)

@@ -34,7 +34,8 @@ tls: {tls}
 NOTICE_SECS = 15.0
 """Issue 13: until clients get an error after a ps was killed."""
 INTERRUPTED = 130
-PORTS = ("2222", "2223")
+PORTS = ("2222", "2223", "2226")
+"""Of a ps; a client reaches the first two of them, those of a plain worker."""
 SESSION = """
 import tensorflow as tf
 import psfleet
@@ -165,7 +166,7 @@ def test_only_a_pod_with_the_labels_of_a_client_reaches_the_ports(lab: Space) ->
         return [opens(lab, host, *PORTS) for host in hosts]
 
     lab.kubectl("label", "pod", "stranger", *(f"{key}={value}" for key, value in own.items()))
-    everything = [list(PORTS)] * 2
+    everything = [["2222", "2223"]] * 2
     wait_until(reached, COMMAND_SECS, "the labelled pod to reach ports", done=everything.__eq__, poll_secs=1)
     for key in own:
         lab.kubectl("label", "pod", "stranger", f"{key}-")

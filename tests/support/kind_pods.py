@@ -6,7 +6,7 @@ import subprocess
 from typing import Any
 
 from psfleet.addresses import DATA_PORT
-from psfleet.manifests.container import TUNNEL_PORT
+from psfleet.manifests.container import EXCHANGE_PORT
 from psfleet.polling import wait_until
 from psfleet.report.schema import Report
 from support.kind_fleet import RECOVERY_SECS, START_SECS, Object, Space, index_of, is_alive
@@ -20,7 +20,7 @@ STEPS_ON = 5
 
 def opened(space: Space, by: Object, at: Object) -> list[int]:
     """The ports of one pod that another one opens."""
-    name, host, ports = by["metadata"]["name"], at["status"]["podIP"], map(str, range(DATA_PORT, TUNNEL_PORT + 1))
+    name, host, ports = by["metadata"]["name"], at["status"]["podIP"], map(str, range(DATA_PORT, EXCHANGE_PORT + 1))
     return [*map(int, space.kubectl("exec", name, "--", "python", "-c", STRANGER.read_text(), host, *ports).split())]
 
 

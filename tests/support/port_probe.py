@@ -12,13 +12,16 @@ from contextlib import contextmanager
 
 from support.images import WORKER_IMAGE, docker, network
 
-PORTS = [2222, 2223, 2224]
-"""Of data, control and metrics."""
+PORTS = [2222, 2223, 2224, 2226]
+"""Of data, control, metrics and exchanges."""
 NOBODY = "65534:65534"
 SCRIPT = """
-import http.client, json, sys, urllib.request
+import http.client, json, socket, sys, urllib.request
 from concurrent.futures import ThreadPoolExecutor
 import grpc
+import psfleet
+from psfleet.exchange.connection import Connection
+from psfleet.exchange.messages import Answer, Greeting, receive_text, send_text
 
 def call(port, method):
     with grpc.insecure_channel(f"{sys.argv[1]}:{port}", [("grpc.enable_http_proxy", 0)]) as channel:
@@ -33,6 +36,15 @@ def control():
 def metrics():
     return b"psfleet_" in urllib.request.urlopen(f"http://{sys.argv[1]}:2224/metrics", timeout=5).read()
 
+def exchange():
+    greeting = Greeting(
+        version=psfleet.__version__, run="", generation=-1, worker=0, incarnation=0, session="", carries="replies"
+    )
+    with socket.create_connection((sys.argv[1], 2226), 5) as sock:
+        connection = Connection(sock)
+        send_text(connection, greeting)
+        return "does not train generation -1" in receive_text(connection, Answer).refusal
+
 def answers(ask):
     try:
         return ask()
@@ -40,8 +52,9 @@ def answers(ask):
         return False
 
 with ThreadPoolExecutor() as pool:
-    found = pool.map(answers, (data, control, metrics))
-    print(json.dumps([2222 + place for place, does_answer in enumerate(found) if does_answer]))
+    asked = {2222: data, 2223: control, 2224: metrics, 2226: exchange}
+    found = pool.map(answers, asked.values())
+    print(json.dumps([port for port, does_answer in zip(asked, found) if does_answer]))
 """
 
 

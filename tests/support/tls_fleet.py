@@ -29,7 +29,7 @@ name: {name}
 program: marked_program:build
 tls: {tls}
 fleet: {{ps: 2, workers: 2}}
-update: {{mode: sync}}
+update: {{mode: sync, replication: {replication}}}
 optimizer: {{name: sgd, learning_rate: 0.05}}
 train: {{steps: 1000, batch_size: 1}}
 checkpoint: {{every_steps: 10}}
@@ -107,14 +107,14 @@ class Fleet:
 
 
 @contextmanager
-def fleet(folder: Path, tls: bool) -> Iterator[Fleet]:
+def fleet(folder: Path, tls: bool, replication: str = "between_graph") -> Iterator[Fleet]:
     """Starts a fleet; with the block it ends, and all that it made is removed."""
     name = unique("tls")[-24:].strip("-")
     program = folder / "program"
     program.mkdir(parents=True)
     shutil.copy(HERE / "programs" / "marked_program.py", program)
     job_file = program / "job.yaml"
-    job_file.write_text(JOB.format(name=name, tls=str(tls).lower()))
+    job_file.write_text(JOB.format(name=name, tls=str(tls).lower(), replication=replication))
     made = certificates_folder(name)
     if tls:
         certificates.make(made)

@@ -45,6 +45,8 @@ class ReplicaStep:
     await_step: tf.Tensor | None
     local_update: tf.Tensor | None = None
     abandonment: None = None
+    connections: None = None
+    session_number: None = None
 
 
 def merged(build: Callable[[int], StepGraph], num_replicas: int, is_sync: bool, joins: int = 1) -> list[ReplicaStep]:

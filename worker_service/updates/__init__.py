@@ -20,6 +20,6 @@ def update_part(job: Job) -> UpdatePart:
         case "averaging":
             return AveragingPart(job.update)
         case "ssp":
-            return SspPart(job.update.bound or 0)
+            return SspPart()
         case _:
             return SyncPart()

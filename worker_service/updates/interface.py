@@ -1,15 +1,12 @@
-"""Interface of a worker's part in the updates of a mode, and the barrier that modes share."""
+"""Interface of a worker's part in the updates of a mode; what it waits for on a ps is in `psfleet.tf.waits`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
-import tensorflow as tf
-import tensorflow.compat.v1 as v1
 
-from psfleet.tf import ShardVariables
 from worker_service.batch_reader import Batch
 from worker_service.batches import BatchSource
 from worker_service.session_start import SessionStart
@@ -32,28 +29,7 @@ class StepSession(Protocol):
 
 
 class UpdatePart(Protocol):
-    """What a worker does in a step, as far as it depends on the mode.
-
-    The first four methods add operations to the worker's graph, on the device of a ps; `index` is the worker's, and
-    `local_step` and `number`, int64 scalars, are those of the gradient. The others are called by the training loop.
-
-    Attributes:
-        has_one_local_step: Whether every ps gets one local step, the lowest; else each gets that of its own shard.
-    """
-
-    has_one_local_step: bool
-
-    def on_arrival(self, variables: ShardVariables, index: int, local_step: tf.Tensor) -> list[tf.Operation]:
-        """Operations between the arrival of a push and its way into the queue."""
-
-    def wait(self, variables: ShardVariables, index: int, local_step: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        """Ends when the worker may pull, after its push."""
-
-    def wait_to_begin(self, variables: ShardVariables, index: int, local_step: tf.Tensor) -> tf.Tensor:
-        """Ends when the worker may pull, at the beginning of a session (`StepGraph.await_step`)."""
-
-    def newest_number(self, variables: ShardVariables) -> tf.Variable:
-        """By worker, the number of its newest gradient: int64 `[worker_limit]`."""
+    """What a worker does in a step, as far as it depends on the mode; called by the training loop."""
 
     def begin(self, session: StepSession, batches: BatchSource, start: SessionStart) -> np.ndarray:
         """What comes before the first step of a session; the shards after it, as in `start` if there is nothing."""
@@ -81,28 +57,3 @@ def one_gradient(session: StepSession, batches: BatchSource, local_step: int) ->
 def is_done(shards: np.ndarray) -> bool:
     """Whether every shard has reached its final step; int64 `[num_ps, 2]`."""
     return all(global_step >= final_step for global_step, final_step in shards.tolist())
-
-
-def pass_barrier(
-    variables: ShardVariables, index: int, read: Callable[[], tf.Tensor], is_open: Callable[[tf.Tensor], tf.Tensor]
-) -> tf.Tensor:
-    """A loop on the ps that waits for this worker's tokens until what it reads there opens the barrier.
-
-    Before each wait it registers for a token and then reads again, so that it cannot miss an update; see
-    `ps_service.updates.tokens`.
-
-    Returns:
-        What it has read last.
-    """
-
-    def wait() -> tf.Tensor:
-        with tf.control_dependencies([variables.tokens[index].dequeue()]):
-            return read()
-
-    def register(value: tf.Tensor) -> tf.Tensor:
-        del value
-        with tf.control_dependencies([variables.waiting.enqueue(index)]):
-            registered = read()
-        return tf.cond(is_open(registered), lambda: tf.identity(registered), wait)
-
-    return v1.while_loop(lambda value: tf.logical_not(is_open(value)), register, [read()], parallel_iterations=1)

@@ -31,16 +31,16 @@ TO_LOADERS = "to-loaders"
 def run_policies(job: Job, place: OnFleet | None = None) -> list[Object]:
     """The policies of a run, which allow nothing but what is named here, DNS, and what the job adds.
 
-    Chief and workers reach the data and control ports of the ps, and the ps reach their data port: TensorFlow connects
-    in both directions. With `fleet.colocate` they are the ps, and reach each other. The chief reaches the workers'
-    control port, to ask for gradients. With in-graph replication, the chief and each worker reach each other's data
-    port, too. With several parts those of one replica do. Chief and workers reach the ports of loaders, which reach
-    nothing but DNS and what the job adds.
+    Chief and workers reach the data, control and exchange ports of the ps, and the ps reach their data port: TensorFlow
+    connects in both directions. With `fleet.colocate` they are the ps, and reach each other. The chief reaches the
+    control port of workers, to ask for gradients. With in-graph replication, the chief and each worker reach each
+    other's data port, too. With several parts those of one replica do. Chief and workers reach the ports of loaders,
+    which reach nothing but DNS and what the job adds.
 
     Args:
         place: On a standing fleet; None: the run has no ps of one.
     """
-    data, control = ports(job).values()
+    data, control, exchange = ports(job).values()
     own = selector(job.name)
     chief, others = peers(own, [CHIEF]), peers(own, [WORKER])
     ingress: list[Object] = []
@@ -50,7 +50,7 @@ def run_policies(job: Job, place: OnFleet | None = None) -> list[Object]:
         serving = own if place is None else selector(place.fleet, None, STANDING)
         ps = peers(serving, _serving(job))
         ingress.append({"from": ps, "ports": tcp([data])})
-        egress.append({"to": ps, "ports": tcp([data, control])})
+        egress.append({"to": ps, "ports": tcp([data, control, exchange])})
         further.append(_of_the_ps(job, place, pods_of(serving, _serving(job))))
     of_chief = [data, control] if job.update.is_in_graph else [control]
     ingress.append({"from": chief, "ports": tcp(of_chief)})
@@ -78,10 +78,10 @@ def _serving(job: Job) -> list[str]:
 
 def _of_the_ps(job: Job, place: OnFleet | None, ps: Object) -> Object:
     """What the ps are allowed for a run in addition to the policy of all pods of the run, or of the standing fleet."""
-    data, control = ports(job).values()
+    data, control, exchange = ports(job).values()
     name = own_policy(job.name, PS) if place is None else on_fleet_policy(job.name)
     workers = peers(selector(job.name), [CHIEF, WORKER])
-    ingress = [{"from": workers, "ports": tcp([data, control])}]
+    ingress = [{"from": workers, "ports": tcp([data, control, exchange])}]
     return fleet_policy(job, name, ps, ingress, [{"to": workers, "ports": tcp([data])}])
 
 
@@ -104,7 +104,7 @@ def _of_parts(job: Job, replica: int) -> list[Object]:
     selected = {WORKER: _workers(job, [task for task in tasks if task])}
     if 0 in tasks:
         selected[CHIEF] = pods_of(selector(job.name), [CHIEF])
-    data, _ = ports(job).values()
+    data, *_ = ports(job).values()
     others, port = [{"podSelector": pods} for pods in selected.values()], tcp([data])
     return [
         fleet_policy(
@@ -127,6 +127,7 @@ def _workers(job: Job, indices: Sequence[int]) -> Object:
 
 
 def _ports_elsewhere(job: Job) -> list[int]:
-    """The ports of `fleet.ps_addresses`: the control port of each, and TensorFlow's, or the tunnel's with TLS."""
+    """The ports of `fleet.ps_addresses`: of each that for control, exchange, and TensorFlow, or the tunnel with TLS."""
     ps = [Address.parse(text) for text in job.fleet.ps_addresses or ()]
-    return sorted({port for at in ps for port in (at.control_port, at.tunnel_port if job.tls else at.port)})
+    of_each = [(at.control_port, at.exchange_port, at.tunnel_port if job.tls else at.port) for at in ps]
+    return sorted({port for ports_of_one in of_each for port in ports_of_one})

@@ -97,7 +97,9 @@ def ports(job: Job, component: str = PS) -> dict[str, int]:
     if component == LOADER:
         batches = Address(component, DATA_PORT).batches
         data["batches"] = batches.tunnel_port if job.tls else batches.port
-    return {**data, "control": container.CONTROL_PORT}
+    serves_workers = component == PS or (job.fleet.colocate and component != LOADER)
+    exchange = {"exchange": container.EXCHANGE_PORT} if serves_workers else {}
+    return {**data, "control": container.CONTROL_PORT, **exchange}
 
 
 def reader(job: Job, name: str) -> Object:

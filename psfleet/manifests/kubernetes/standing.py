@@ -87,8 +87,9 @@ def data_port(file: FleetFile) -> dict[str, int]:
     return {"tunnel": container.TUNNEL_PORT} if file.tls else {"tensorflow": DATA_PORT}
 
 
-def _ports(file: FleetFile) -> dict[str, int]:
-    return {**data_port(file), "control": container.CONTROL_PORT}
+def _ports(file: FleetFile, component: str = PS) -> dict[str, int]:
+    exchange = {"exchange": container.EXCHANGE_PORT} if component == PS else {}
+    return {**data_port(file), "control": container.CONTROL_PORT, **exchange}
 
 
 def _policies(file: FleetFile) -> list[Object]:
@@ -99,7 +100,7 @@ def _policies(file: FleetFile) -> list[Object]:
     """
     own = selector(file.name, None, STANDING)
     serving, clients = peers(own, SERVING), peers(own, [CLIENT])
-    data, control = (tcp([port]) for port in _ports(file).values())
+    data, control = (tcp([port]) for port in _ports(file, WORKER).values())
     further = [to_resolver(), *file.kubernetes.egress]
     everyone = [*serving, *clients]
     fleet = _policy(
@@ -137,7 +138,7 @@ def _stateful_set(file: FleetFile, access: FleetAccess, component: str, count: i
     alike = {"matchLabels": selector(file.name, component, STANDING)}
     own = {
         "env": of_server(access, component, file.tls),
-        "ports": [{"name": name, "containerPort": port} for name, port in _ports(file).items()],
+        "ports": [{"name": name, "containerPort": port} for name, port in _ports(file, component).items()],
         **probes(probe(file.tls), file.deadlines.start_secs),
     }
     template_spec = pod_spec(file, component, own, [], [])

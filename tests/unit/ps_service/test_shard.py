@@ -176,6 +176,7 @@ def test_a_shard_whose_resources_cannot_be_dropped_ends_its_threads_all_the_same
 
     shard.plan, shard._closing = plan_of(sample_job()), threading.Event()
     shard._graph = SimpleNamespace(close=fail)
+    shard._end_exchanges = lambda: ended.append("exchanges")
     shard._reductions = SimpleNamespace(close=lambda: ended.append("pause"))
     shard._thread = SimpleNamespace(join=lambda secs: ended.append("loop"), is_alive=lambda: False)
     shard.writer = SimpleNamespace(
@@ -183,4 +184,4 @@ def test_a_shard_whose_resources_cannot_be_dropped_ends_its_threads_all_the_same
     )
     with pytest.raises(tf.errors.NotFoundError):
         shard.close()
-    assert ended == ["pause", "loop", "writer"]
+    assert ended == ["pause", "exchanges", "loop", "writer"]

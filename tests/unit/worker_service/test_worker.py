@@ -194,7 +194,8 @@ def test_the_graph_of_a_session_that_was_not_opened_is_not_used_again(
     def train_generation(session: Any, *_: object) -> None:
         raise next(losses)
 
-    monkeypatch.setattr(replication, "StepGraph", lambda *_: SimpleNamespace())
+    monkeypatch.setattr(replication, "has_connections", lambda *_: False)
+    monkeypatch.setattr(replication, "StepGraph", lambda *_: SimpleNamespace(connections=None))
     monkeypatch.setattr(replication, "WorkerSession", lambda graph, *_: nullcontext(used.append(graph)))
     monkeypatch.setattr(replication, "train_generation", train_generation)
     for _ in range(3):

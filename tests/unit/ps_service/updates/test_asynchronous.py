@@ -92,8 +92,8 @@ class Shard:
             read = ("global_step", "last_number", "used", "staleness")
             self._reads = {name: getattr(variables, name).read_value() for name in read}
             self._weights = variables.buckets[0].read_value()
-            self._num_tokens = [queue.size() for queue in variables.tokens]
-            self._take_token = [queue.dequeue() for queue in variables.tokens]
+            self._num_tokens = [queue.size() for queue in variables.tokens.queues]
+            self._take_token = [queue.dequeue() for queue in variables.tokens.queues]
         self._numbers = itertools.count()
         self.session = OwnSession(graph=graph)
         self.session.run(initializer)

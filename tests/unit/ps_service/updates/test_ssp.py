@@ -16,7 +16,7 @@ from support.graph_fleet import STEP_SECS, GraphFleet, InProcessWorker, graph_fl
 
 from psfleet.layout import Layout, TensorSpec
 from psfleet.tf import ShardVariables
-from worker_service.updates.ssp import SspPart
+from psfleet.tf.waits import SspWaits
 
 EVENTS = 40
 FINAL_STEP = 100
@@ -90,7 +90,7 @@ def test_a_worker_reads_the_clocks_after_the_number_of_its_gradient() -> None:
     with tf.Graph().as_default() as graph:
         variables = ShardVariables(layout, 0, 2, "run/1", device="")
         zero = tf.constant(0, tf.int64)
-        SspPart(0).wait(variables, 0, zero, zero)
+        SspWaits(0).wait(variables, 0, zero, zero)
         reads = [op for op in graph.get_operations() if op.type == "ReadVariableOp" and _handle(op) == "clocks"]
     assert len(reads) == 3, "before and after the registration for a token, and after a token"
     for read in reads:

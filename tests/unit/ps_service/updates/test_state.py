@@ -11,8 +11,8 @@ from support.state_front_end import MovingAverages, averages, moving_average
 from ps_service.updates.state import StateUpdate
 from psfleet.layout import Layout, TensorSpec
 from psfleet.tf import ShardVariables
+from psfleet.tf.state_wire import StateWire
 from worker_service import push_pull
-from worker_service.state_wire import StateWire
 
 MOVING_AVERAGES = MovingAverages()
 """One for all tests, which then share the graphs of workers of equal jobs (`graph_fleet`)."""

@@ -35,7 +35,7 @@ def test_a_ps_is_at_its_entry() -> None:
     assert task_of(FLEET, Wanted("ps", 1, PS), None) == HostTask("ps", 1, ADDRESSES, ADDRESSES[1])
 
 
-@pytest.mark.parametrize(("index", "port"), [(0, 2300), (1, 2304), (5, 2320)])
+@pytest.mark.parametrize(("index", "port"), [(0, 2300), (1, 2305), (5, 2325)])
 @pytest.mark.usefixtures("at_home")
 def test_workers_of_one_host_have_ports_of_their_own(index: int, port: int) -> None:
     """The last index is that of a worker beyond the job's three: `fleet.max_workers` is 6 by default."""
@@ -89,7 +89,7 @@ def test_the_job_may_name_the_ps() -> None:
         (Wanted("ps", 0, "a:2222"), None, BadJobError, "the fleet has 1 ps addresses, expected fleet.ps = 2"),
         (Wanted("ps", 0, "a:2222,b"), None, UsageError, "--ps: address 'b': expected host:port"),
         (Wanted("ps", 0, "a:2222,a:2222"), None, UsageError, "ps 0 at a:2222 and ps 1 at a:2222: expected ports"),
-        (Wanted("ps", 0, "a:2222,a:2223"), None, UsageError, "expected ports at least 2 apart"),
+        (Wanted("ps", 0, "a:2222,a:2223"), None, UsageError, "expected ports at least 5 apart"),
         (Wanted("worker", 0, PS, "b:3334"), None, UsageError, "ps 1 at b:3333 and worker 0 at b:3334"),
         (Wanted("worker", 0, PS, "b"), None, UsageError, "--address: address 'b': expected host:port"),
         (Wanted("ps", 0, PS, "b:1"), None, UsageError, "--address: the address of a ps is its entry of --ps"),
@@ -110,12 +110,14 @@ def test_what_does_not_describe_a_process_of_the_fleet_is_refused(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("tls", "distance"), [(False, 2), (True, 4)])
-def test_with_tls_a_process_has_four_ports(tls: bool, distance: int) -> None:
+@pytest.mark.parametrize(
+    ("host", "tls", "distance"), [("a", False, 5), ("a", True, 5), ("127.0.0.1", False, 2), ("127.0.0.1", True, 4)]
+)
+def test_a_process_has_the_ports_after_its_own(host: str, tls: bool, distance: int) -> None:
     fleet = job(tls=tls)
-    assert task_of(fleet, Wanted("worker", 0, "a:2222", f"a:{2222 + distance}"), None).index == 0
+    assert task_of(fleet, Wanted("worker", 0, f"{host}:2222", f"{host}:{2222 + distance}"), None).index == 0
     with pytest.raises(UsageError, match=f"expected ports at least {distance} apart"):
-        task_of(fleet, Wanted("worker", 0, "a:2222", f"a:{2222 + distance - 1}"), None)
+        task_of(fleet, Wanted("worker", 0, f"{host}:2222", f"{host}:{2222 + distance - 1}"), None)
 
 
 def test_with_tls_each_ps_has_a_host_of_its_own() -> None:

@@ -13,7 +13,7 @@ from psfleet.manifests.kubernetes.names import COMPLETION_INDEX, COMPONENT
 from psfleet.manifests.kubernetes.pod_template import Object
 from psfleet.manifests.kubernetes.render import render
 
-DATA, CONTROL, TUNNEL = 2222, 2223, 2225
+DATA, CONTROL, TUNNEL, EXCHANGE = 2222, 2223, 2225, 2226
 JOB: dict[str, Any] = {
     "name": "small",
     "program": "program:build",
@@ -23,8 +23,8 @@ JOB: dict[str, Any] = {
 }
 COMPONENTS = ("ps", "chief", "worker", "results")
 BETWEEN_GRAPH = {
-    ("chief", "ps"): {DATA, CONTROL},
-    ("worker", "ps"): {DATA, CONTROL},
+    ("chief", "ps"): {DATA, CONTROL, EXCHANGE},
+    ("worker", "ps"): {DATA, CONTROL, EXCHANGE},
     ("ps", "ps"): {DATA},
     ("ps", "chief"): {DATA},
     ("ps", "worker"): {DATA},
@@ -138,6 +138,6 @@ def test_loaders_leave_the_fleet_only_for_names_and_where_the_job_says(tmp_path:
 @pytest.mark.parametrize("tls", [False, True])
 def test_colocated_workers_reach_each_other_and_nobody_else_does(tmp_path: Path, tls: bool) -> None:
     specs = policies(tmp_path, fleet={"workers": 3, "colocate": True}, tls=tls)
-    ports = {TUNNEL if tls else DATA, CONTROL}
+    ports = {TUNNEL if tls else DATA, CONTROL, EXCHANGE}
     workers = ("chief", "worker")
     assert reached(specs) == {(own, other): ports for own in workers for other in workers}

@@ -18,7 +18,7 @@ from psfleet.manifests.on_fleet import OnFleet
 
 Object = dict[str, Any]
 PS = ["lab-ps-0.lab:2222", "lab-ps-1.lab:2222"]
-DATA, CONTROL = 2222, 2223
+DATA, CONTROL, EXCHANGE = 2222, 2223, 2226
 PLACE = OnFleet("lab", "small-1f")
 JOB: Object = {
     "name": "small",
@@ -80,7 +80,7 @@ def test_the_runs_pods_reach_the_fleets_ps_and_no_other_pod_of_the_fleet(
 ) -> None:
     policy = objects["NetworkPolicy", "small"]
     assert opened(policy, "ingress") == [(of_fleet("ps"), [DATA]), (of_run("chief"), [CONTROL])]
-    assert opened(policy, "egress") == [(of_fleet("ps"), [DATA, CONTROL]), (of_run("worker"), [CONTROL])]
+    assert opened(policy, "egress") == [(of_fleet("ps"), [DATA, CONTROL, EXCHANGE]), (of_run("worker"), [CONTROL])]
     assert all("from" in rule for rule in policy["spec"]["ingress"])
     without_peers = [rule for rule in policy["spec"]["egress"] if "to" not in rule]
     assert {port["port"] for rule in without_peers for port in rule["ports"]} == {53, 5353}
@@ -89,7 +89,7 @@ def test_the_runs_pods_reach_the_fleets_ps_and_no_other_pod_of_the_fleet(
 def test_the_fleets_ps_are_opened_for_the_workers_of_this_run_alone(objects: dict[tuple[str, str], Object]) -> None:
     policy = objects["NetworkPolicy", "small.on-fleet"]
     assert policy["spec"]["podSelector"] == of_fleet("ps")
-    assert opened(policy, "ingress") == [(of_run("chief", "worker"), [DATA, CONTROL])]
+    assert opened(policy, "ingress") == [(of_run("chief", "worker"), [DATA, CONTROL, EXCHANGE])]
     assert opened(policy, "egress") == [(of_run("chief", "worker"), [DATA])]
     assert [len(policy["spec"][side]) for side in ("ingress", "egress")] == [1, 1], "nothing for anybody else"
     assert policy["metadata"]["labels"].items() >= selector("small").items(), "`psfleet down small` deletes it"
@@ -103,7 +103,7 @@ def test_with_tls_the_runs_pods_have_the_certificate_of_the_fleets_workers(tmp_p
     ports = {
         port for each in found if each["kind"] == "NetworkPolicy" for _, some in opened(each, "egress") for port in some
     }
-    assert ports == {2225, CONTROL}
+    assert ports == {2225, CONTROL, EXCHANGE}
     require_served(parse_job({**JOB, "tls": True}), FleetFile.model_validate({"name": "lab", "tls": True}))
 
 

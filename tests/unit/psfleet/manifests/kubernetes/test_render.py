@@ -220,6 +220,32 @@ def test_pods_know_their_index_and_their_name_in_dns(tmp_path: Path) -> None:
     assert [at.host for at in addresses(parse_job(JOB))] == ["small-ps-0.small", "small-ps-1.small"]
 
 
+@pytest.mark.parametrize(("tls", "data"), [(False, {"tensorflow": 2222}), (True, {"tunnel": 2225})])
+def test_pods_and_service_have_the_exchange_port_of_a_ps_with_tls_or_without(
+    tmp_path: Path, tls: bool, data: dict[str, int]
+) -> None:
+    without = {**data, "control": 2223}
+    ps = {**without, "exchange": 2226}
+    objects = rendered(tmp_path, tls=tls)
+    assert named_ports(only(objects, "Service")["spec"], "port") == ps
+    for component, expected in (("ps", ps), ("chief", without), ("worker", without)):
+        assert of_container(objects, component) == {**expected, "metrics": 2224}
+    colocated = rendered(tmp_path, tls=tls, fleet={"workers": 2, "colocate": True})
+    for component in ("chief", "worker"):
+        assert of_container(colocated, component) == {**ps, "metrics": 2224}
+
+
+def named_ports(content: Object, key: str) -> dict[str, int]:
+    """The ports of a Service or container by name."""
+    return {each["name"]: each[key] for each in content["ports"]}
+
+
+def of_container(objects: list[Object], component: str) -> dict[str, int]:
+    """The ports of the container of a Job by name."""
+    (container,) = only(objects, "Job", f"small-{component}")["spec"]["template"]["spec"]["containers"]
+    return named_ports(container, "containerPort")
+
+
 def test_what_a_container_asks_for_is_what_it_may_have(tmp_path: Path) -> None:
     objects = rendered(tmp_path, container={"worker": {"memory": "1Gi", "cpus": 1.5}})
     expected = {"memory": "1Gi", "cpu": "1500m"}
@@ -240,7 +266,7 @@ def test_ps_that_run_elsewhere_are_reached_and_not_started(tmp_path: Path) -> No
     objects = rendered(tmp_path, fleet={"ps": 1, "workers": 2, "ps_addresses": ["10.0.0.1:7000"]})
     assert [each["metadata"]["name"] for each in objects if each["kind"] == "Job"] == ["small-worker", "small-chief"]
     egress = only(objects, "NetworkPolicy", "small")["spec"]["egress"]
-    assert [port["port"] for port in egress[-1]["ports"]] == [7000, 7001]
+    assert [port["port"] for port in egress[-1]["ports"]] == [7000, 7001, 7004]
 
 
 def test_the_job_file_is_in_the_config_map(tmp_path: Path) -> None:

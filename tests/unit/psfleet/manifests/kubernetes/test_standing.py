@@ -17,7 +17,7 @@ from psfleet.platforms.kubernetes.fleet_record import new_access
 from psfleet.service import settings
 
 Object = dict[str, Any]
-DATA, CONTROL = 2222, 2223
+DATA, CONTROL, EXCHANGE = 2222, 2223, 2226
 
 
 def file(**sections: Any) -> FleetFile:
@@ -78,6 +78,11 @@ def test_servers_have_stable_names_and_the_addresses_that_clients_know() -> None
         assert FleetAccess.from_json(env[settings.FLEET]["value"], role).ps == access.ps
     service = only(objects, "Service", "lab")["spec"]
     assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
+    assert {each["name"]: each["port"] for each in service["ports"]} == {
+        "tensorflow": DATA,
+        "control": CONTROL,
+        "exchange": EXCHANGE,
+    }
     assert only(objects, "PodDisruptionBudget", "lab-ps")["spec"]["maxUnavailable"] == 1
 
 
@@ -144,9 +149,10 @@ def test_with_tls_tunnels_are_reached_instead_of_tensorflow() -> None:
     }
     assert ports == {2225, CONTROL}
     made = {role: only(objects, "StatefulSet", f"lab-{role}")["spec"]["template"] for role in ("ps", "worker")}
+    expected = {"ps": {2225, CONTROL, EXCHANGE}, "worker": {2225, CONTROL}, "client": {2225}}
     for role, pod in {**made, "client": client(tls=True)}.items():
         (container,) = pod["spec"]["containers"]
-        assert {each["containerPort"] for each in container["ports"]} <= {2225, CONTROL}
+        assert {each["containerPort"] for each in container["ports"]} == expected[role]
         assert {"name": settings.TLS, "value": "/tls"} in container["env"]
         secrets = [each["secret"]["secretName"] for each in pod["spec"]["volumes"] if "secret" in each]
         assert secrets == [f"lab-{role}-tls"], "its own certificate, and no other"

@@ -31,6 +31,16 @@ class StateWire:
         self._pushed = list(ranges) if is_chief else self._averaged
         self._wire = wire
 
+    @property
+    def push_sizes(self) -> list[int]:
+        """The size of what `push` returns."""
+        return self._sizes(self._pushed)
+
+    @property
+    def pull_sizes(self) -> list[int]:
+        """The size of what `pull` returns."""
+        return self._sizes(self._averaged)
+
     def push(self, state: tf.Tensor) -> list[tf.Tensor]:
         """On the worker: what it sends of its state after the forward pass, in the wire type."""
         return self._sent(state, self._pushed)
@@ -46,6 +56,9 @@ class StateWire:
     def pulled(self, received: tf.Tensor, own: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         """On the worker: the averages that a vector begins with, its `own` state for the others; and the rest."""
         return self._split(received, self._averaged, lambda part: own[part.start : part.stop])
+
+    def _sizes(self, parts: Sequence[StateRange]) -> list[int]:
+        return [sum(part.num_bytes for part in parts) // self._wire.size] if parts else []
 
     def _sent(self, state: tf.Tensor, parts: Sequence[StateRange]) -> list[tf.Tensor]:
         slices = [state[part.start : part.stop] for part in parts]

@@ -1,0 +1,116 @@
+"""The graph of a ps that takes the pushes of workers which arrive on connections, and reads what they pull."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from ps_service.segment_variables import segment_variables
+from ps_service.shard_plan import ShardPlan
+from ps_service.worker_record import CHIEF
+from psfleet.exchange.buffers import BufferPool, TensorKind
+from psfleet.layout.segments import Segment
+from psfleet.tf import ShardVariables, container_name, shard_segments
+from psfleet.tf.bucket_zeros import with_zeros
+from psfleet.tf.optimizer_slots import exchanged_slots
+from psfleet.tf.own_session import OwnSession, repeat_refused, unoptimized
+from psfleet.tf.ps_half import PsHalf
+from psfleet.tf.repeated_call import RepeatedCall
+from psfleet.tf.state_wire import StateWire
+from psfleet.tf.waits import waits_of
+
+
+@dataclass(frozen=True)
+class ExchangeCall:
+    """Takes a push of one loss to one segment, waits as the mode demands, and reads what the worker pulls.
+
+    Attributes:
+        pushed: Buffers for the tensors of a push, in the order of `worker_service.connected.pushed_tensors`.
+        run: Of the worker's index and these tensors; returns the tensors of the reply, arrays that may share the memory
+            of the shard's variables.
+    """
+
+    pushed: BufferPool
+    run: Callable[..., Sequence[np.ndarray]]
+
+
+class ExchangeGraph:
+    """A graph with an exchange for each segment and loss, in a session on this process's own server.
+
+    Operations are those of a worker's graph, see `PsHalf`; the variables are found by their names.
+
+    Args of the constructor:
+        session_target: Address of this process's TensorFlow server, `grpc://host:port`.
+    """
+
+    def __init__(self, session_target: str, plan: ShardPlan) -> None:
+        job = plan.job
+        self._wire = tf.dtypes.as_dtype(job.update.wire)
+        self._options = v1.RunOptions(timeout_in_ms=int(job.deadlines.step_secs * 1000) * job.update.round_steps)
+        # A while loop of control flow v2 is a function call; see `StepGraph`.
+        v1.disable_control_flow_v2()
+        self._made: dict[tuple[int, int, bool], tuple[list[tf.Tensor], list[tf.Tensor]]] = {}
+        with tf.Graph().as_default() as graph, tf.device("/device:CPU:0"):
+            self._index = v1.placeholder(tf.int32, [], name="worker")
+            segments = shard_segments(job, plan.layout, plan.shard)
+            container, slots = container_name(plan.run, plan.generation), exchanged_slots(job, plan.update)
+            variables = segment_variables(plan, container, slots)
+            for segment, own in zip(segments, variables, strict=True):
+                half = PsHalf(own, waits_of(job), self._index)
+                for loss in range(max(1, len(plan.layout.parameters.losses))):
+                    for is_chief in (False, True) if own.state_ranges else (False,):
+                        self._made[segment.index, loss, is_chief] = self._exchange(own, segment, half, loss, is_chief)
+        graph.finalize()
+        self._session = OwnSession(session_target, graph=graph, config=unoptimized())
+        self._lock = threading.Lock()
+        self._calls: dict[tuple[int, int, bool], ExchangeCall] = {}
+
+    @property
+    def num_segments(self) -> int:
+        """Of the shard."""
+        return 1 + max(segment for segment, _, _ in self._made)
+
+    def call(self, segment: int, loss: int, worker: int) -> ExchangeCall | None:
+        """The exchange of a worker; None: there is no such segment or loss. Prepared when it is first needed."""
+        key = (segment, loss, worker == CHIEF)
+        key = key if key in self._made else (segment, loss, False)
+        if key not in self._made:
+            return None
+        with self._lock:
+            if key not in self._calls:
+                pushed, pulled = self._made[key]
+                kinds = [TensorKind(np.dtype(each.dtype.as_numpy_dtype), each.shape.num_elements()) for each in pushed]
+                # Not a callable of TensorFlow, which a server gets as a message: with copies of all tensors.
+                run = RepeatedCall(self._session, pulled, [self._index, *pushed], self._options)
+                self._calls[key] = ExchangeCall(BufferPool(kinds), repeat_refused(run))
+            return self._calls[key]
+
+    def close(self) -> None:
+        """Closes the session; calls end with an error once the queues of the shard are closed."""
+        self._session.close()
+
+    def _exchange(
+        self, variables: ShardVariables, segment: Segment, half: PsHalf, loss: int, is_chief: bool
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """The tensors of a push, to be fed, and those of the reply."""
+        own = [bucket for bucket in segment.buckets if bucket.loss == loss]
+        state_wire = StateWire(variables.state_ranges, is_chief, tf.uint8)
+        stamp = v1.placeholder(tf.int64, [2 + len(variables.scalars)])
+        states = [v1.placeholder(tf.uint8, [size]) for size in state_wire.push_sizes]
+        buckets = [v1.placeholder(self._wire, [bucket.size]) for bucket in own]
+        slots = [v1.placeholder(tf.float32, [bucket.size]) for _ in variables.slots for bucket in own]
+        arrived = [tf.cast(bucket, tf.float32) for bucket in buckets] + slots
+        arrived_state, _ = state_wire.pushed(states[0] if states else tf.zeros([0], tf.uint8))
+        arrived = [*with_zeros(segment.buckets, own, arrived), *arrived_state]
+        counted, before = half.count(arrived, stamp)
+        waited = half.await_pull(half.enqueue(arrived, counted, before), counted)
+        progress, values, state, words = half.read([waited])
+        number = len(variables.buckets)
+        pulled = [tf.cast(value, self._wire) for value in values[:number]] + values[number:]
+        numbers = tf.concat([progress, words], 0) if variables.scalars else progress
+        return [stamp, *states, *buckets, *slots], [numbers, *state_wire.pull(state), *pulled]

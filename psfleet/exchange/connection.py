@@ -1,0 +1,148 @@
+"""One end of a TCP connection that carries arrays, plain or with TLS."""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import numpy as np
+
+MAX_PIECES = 512
+"""In one system call, less than IOV_MAX."""
+SMALL_BYTES = 1 << 16
+"""With TLS: pieces below it are joined, since each write makes a record of its own."""
+PROBE_SECS = 10
+"""Without a sign of the other machine, after which the kernel asks for one, and every so many after that."""
+SILENT_SECS = 15.0
+"""For which a worker that waits hears nothing of a ps that is frozen, or whose machine is lost."""
+LOST_SECS = 15
+"""Without an answer of the other machine, after which the kernel ends the connection."""
+
+
+class Connection:
+    """A socket on which one thread at a time sends, or receives.
+
+    Raises (from `send` and the methods that receive):
+        OSError: The connection is lost or closed; `TimeoutError`: nothing moved for the timeout.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in (
+            ("TCP_KEEPIDLE", PROBE_SECS),
+            ("TCP_KEEPINTVL", PROBE_SECS),
+            ("TCP_USER_TIMEOUT", LOST_SECS * 1000),
+        ):
+            if hasattr(socket, name):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        self._socket = sock
+        self._lock = threading.Lock()
+        self._num_users = 0
+        self._is_closed = False
+        self._is_encrypted = isinstance(sock, ssl.SSLSocket)
+
+    def set_timeout(self, secs: float | None) -> None:
+        """For each piece of data that is sent or received, not for a whole message; None: without end."""
+        self._socket.settimeout(secs)
+
+    def send(self, pieces: Iterable[np.ndarray | bytes]) -> None:
+        """Sends pieces one after the other; of arrays, contiguous ones, the memory."""
+        left = [_memory(piece) for piece in pieces if len(piece)]
+        with self._in_use():
+            if self._is_encrypted:
+                for piece in joined(left):
+                    self._socket.sendall(piece)
+            else:
+                self._send_plain(left)
+
+    def _send_plain(self, left: list[memoryview]) -> None:
+        first = 0
+        while first < len(left):
+            sent = self._socket.sendmsg(left[first : first + MAX_PIECES])
+            while first < len(left) and sent >= len(left[first]):
+                sent -= len(left[first])
+                first += 1
+            if sent:
+                left[first] = left[first][sent:]
+
+    def can_send(self) -> bool:
+        """Whether a few bytes can be sent now without waiting."""
+        poller = select.poll()
+        try:
+            with self._in_use():
+                poller.register(self._socket, select.POLLOUT)
+                return bool(poller.poll(0))
+        except OSError:
+            return False
+
+    def receive_into(self, array: np.ndarray) -> None:
+        """Fills a contiguous array."""
+        left = _memory(array)
+        with self._in_use():
+            while len(left):
+                count = self._socket.recv_into(left)
+                if not count:
+                    raise ConnectionResetError("the other end has closed the connection")
+                left = left[count:]
+
+    def receive(self, num_bytes: int) -> bytes:
+        """Receives so many bytes."""
+        content = np.empty(num_bytes, np.uint8)
+        self.receive_into(content)
+        return content.tobytes()
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        """Context manager in which the socket stays open: the number of one that is closed can be that of a new one."""
+        with self._lock:
+            if self._is_closed:
+                raise ConnectionAbortedError("the connection is closed")
+            self._num_users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._num_users -= 1
+                if self._is_closed and not self._num_users:
+                    self._socket.close()
+
+    def end(self) -> None:
+        """Ends what waits for this connection, at both ends; from any thread."""
+        with suppress(OSError):
+            # Not that of an SSLSocket, after which a receiving thread would take encrypted bytes for plain ones.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Ends the connection, and frees it once no thread uses it; from any thread, any number of times."""
+        self.end()
+        with self._lock:
+            self._is_closed = True
+            if not self._num_users:
+                self._socket.close()
+
+
+def joined(pieces: Sequence[memoryview]) -> list[memoryview]:
+    """The same bytes with small pieces joined."""
+    found: list[memoryview] = []
+    small = bytearray()
+    for piece in pieces:
+        if len(piece) < SMALL_BYTES:
+            small += piece
+            continue
+        if small:
+            found.append(memoryview(small))
+            small = bytearray()
+        found.append(piece)
+    if small:
+        found.append(memoryview(small))
+    return found
+
+
+def _memory(piece: np.ndarray | bytes) -> memoryview:
+    """The bytes of a piece. NumPy gives no buffer of bfloat16."""
+    return piece.view(np.uint8).data if isinstance(piece, np.ndarray) else memoryview(piece)

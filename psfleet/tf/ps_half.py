@@ -1,0 +1,102 @@
+"""The half of an exchange that is on the ps, in the graph of a worker or of the ps: a push, a wait, and a pull."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from psfleet.tf.optimizer_slots import to_words
+from psfleet.tf.shard_variables import ShardVariables, secs_since
+from psfleet.tf.waits import Index, Waits
+
+
+class PsHalf:
+    """The operations on one segment of a shard, on the device of its ps.
+
+    Args of the constructor:
+        variables: Of the segment.
+        waits: Of the job's mode.
+        index: Of the worker.
+    """
+
+    def __init__(self, variables: ShardVariables, waits: Waits, index: Index) -> None:
+        self._variables = variables
+        self._waits = waits
+        self._index = index
+
+    def count(self, arrived: Sequence[tf.Tensor], stamp: tf.Tensor) -> tuple[tf.Tensor, list[tf.Operation]]:
+        """Counts a push once all of it is there: a worker that is killed before has pushed nothing.
+
+        Args:
+            arrived: On the ps, in the order of `ShardVariables.gradients`.
+            stamp: int64 vector: local step, number, and scalars of the optimizer.
+
+        Returns:
+            The stamp, which is known once all is there, and operations that come before `enqueue`.
+        """
+        with tf.device(self._variables.device), tf.control_dependencies([*arrived, stamp]):
+            stamp = tf.identity(stamp)
+            before = [self._variables.pushed.add_at([self._index], tf.constant(1, tf.int64))]
+            return stamp, before + self._waits.on_arrival(self._variables, self._index, stamp[0])
+
+    def enqueue(
+        self, arrived: Sequence[tf.Tensor], stamp: tf.Tensor, before: Sequence[tf.Operation]
+    ) -> list[tf.Operation]:
+        """Operations that end once the push is in the queue of the ps.
+
+        Args:
+            stamp: As `count` returns it, with tables followed by the ticket.
+            before: As `count` returns it.
+        """
+        with tf.device(self._variables.device), tf.control_dependencies(before):
+            index = tf.convert_to_tensor(self._index, tf.int32)
+            return [self._variables.gradients.enqueue([*arrived, stamp, index])]
+
+    def await_pull(self, after: Sequence[tf.Operation], stamp: tf.Tensor) -> tf.Operation:
+        """Waits as the mode demands; the time is added to `waited_secs` by the clock of the ps.
+
+        Args:
+            after: Of the push that it waits for; empty: it waits as at the beginning of a session.
+            stamp: Of that push; without one only the local step, int64 scalar.
+        """
+        variables, index = self._variables, self._index
+        with tf.device(variables.device):
+            with tf.control_dependencies(after):
+                arrived = tf.timestamp()
+            with tf.control_dependencies([arrived]):
+                if after:
+                    passed = self._waits.wait(variables, index, stamp[0], stamp[1])
+                else:
+                    passed = self._waits.wait_to_begin(variables, index, stamp)
+            return self.count_wait(arrived, passed)
+
+    def count_wait(self, arrived: tf.Tensor, passed: tf.Tensor) -> tf.Operation:
+        """Adds the time from one to the other to `waited_secs`."""
+        with tf.control_dependencies([arrived, passed]):
+            waited = secs_since(arrived)
+        return self._variables.waited_secs.add_at([self._index], waited)
+
+    def read(
+        self, after: Sequence[tf.Operation | tf.Tensor]
+    ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor, tf.Tensor]:
+        """Reads what a worker pulls.
+
+        The global step is read before the parameters and so never newer than they are: a gradient computed on
+        parameters that were read during an update counts as stale.
+
+        Returns:
+            int64 `[2]`, global step and final step; `ShardVariables.exchanged`; the state; and the optimizer's scalars
+            as words.
+        """
+        variables = self._variables
+        with tf.device(variables.device):
+            with tf.control_dependencies(after):
+                progress = tf.stack(variables.progress())
+            with tf.control_dependencies([progress]):
+                values = [variable.read_value() for variable in variables.exchanged]
+                return progress, values, variables.state.read_value(), self.words()
+
+    def words(self) -> tf.Tensor:
+        """The optimizer's scalars, see `to_words`."""
+        return to_words([scalar.read_value() for scalar in self._variables.scalars.values()])

@@ -1,0 +1,221 @@
+"""A worker's exchanges by connections: in order, of the present session only, and ended by whatever goes wrong."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+import pytest
+
+import psfleet
+from psfleet.addresses import LOOPBACK, Address
+from psfleet.errors import LostPeerError
+from psfleet.exchange.buffers import BufferPool, TensorKind
+from psfleet.exchange.connection import Connection
+from psfleet.exchange.messages import PUSH, REPLY, Greeting, Kind
+from psfleet.exchange.server import exchanging
+from worker_service import connections as tested
+from worker_service.connections import Connections
+from worker_service.session_errors import UnreachableError
+
+WAIT_SECS = 30.0
+SIZE = 5
+GREETING = Greeting(
+    version=psfleet.__version__, run="run", generation=1, worker=0, incarnation=1, session="", carries="pushes"
+)
+Answer = Callable[[Connection, int, np.ndarray], None]
+
+
+def doubled(replies: Connection, segment: int, pushed: np.ndarray) -> None:
+    """The answer of a ps that works: twice what was pushed."""
+    values = pushed * 2
+    replies.send([REPLY.pack(Kind.PULLED, segment, values.nbytes), values])
+
+
+class Ps:
+    """A ps whose answers are given by a function; each segment has `SIZE` numbers."""
+
+    def __init__(self, answer: Answer = doubled) -> None:
+        self.answer = answer
+        self.segments: list[int] = []
+        self.is_over = threading.Event()
+
+    def serve(self, greeting: Greeting, pushes: Connection, replies: Connection) -> None:
+        del greeting
+        pushes.set_timeout(None)
+        try:
+            while True:
+                segment, _, num_bytes = PUSH.unpack(pushes.receive(PUSH.size))
+                pushed = np.empty(num_bytes // 4, np.float32)
+                pushes.receive_into(pushed)
+                self.segments.append(segment)
+                self.answer(replies, segment, pushed)
+        finally:
+            self.is_over.set()
+
+
+@contextmanager
+def worker(*ps: Ps, segments: int = 1, step_secs: float = WAIT_SECS) -> Iterator[tuple[Connections, Callable[[], int]]]:
+    """The connections of a worker with some ps, and a function that opens a session."""
+    address = Address(LOOPBACK, 1)
+    with ExitStack() as stack:
+        ports = [stack.enter_context(exchanging(address, None, lambda _: "", each.serve)) for each in ps]
+        connections = Connections(GREETING, None, "ps", step_secs, WAIT_SECS)
+        for shard in range(len(ps)):
+            connections.expect(shard, [BufferPool([TensorKind(np.dtype(np.float32), SIZE)]) for _ in range(segments)])
+        stack.callback(connections.close)
+        yield connections, lambda: connections.open([address] * len(ps), ports)
+
+
+def gradient(value: float) -> list[np.ndarray]:
+    return [np.full(2, value, np.float32), np.full(SIZE - 2, value, np.float32)]
+
+
+def test_a_step_with_one_ps_is_one_exchange() -> None:
+    with worker(Ps()) as (connections, connect):
+        session = connect()
+        for step in range(5):
+            (values,) = connections.exchange(session, 0, 0, gradient(step))
+            assert values.tolist() == [2 * step] * SIZE
+
+
+def test_a_step_with_several_ps_and_segments_is_complete_when_all_have_answered() -> None:
+    ps = [Ps(), Ps()]
+    with worker(*ps, segments=3) as (connections, connect):
+        session = connect()
+        for step in range(5):
+            for shard in range(2):
+                for segment in (2, 1, 0):
+                    connections.start(session, shard, segment, 0, gradient(step + 10 * shard + 100 * segment))
+            found = [values[0] for values in connections.finish(session)]
+            assert found == [2 * (step + 10 * shard + 100 * segment) for shard in range(2) for segment in range(3)]
+    assert ps[0].segments == [2, 1, 0] * 5, "in the order in which they were started"
+
+
+def test_a_large_step_with_several_ps_is_received_from_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tested, "INLINE_BYTES", 0)
+    with worker(Ps(), Ps(), Ps()) as (connections, connect):
+        session = connect()
+        for shard in range(3):
+            connections.start(session, shard, 0, 0, gradient(shard))
+        assert [values[0] for values in connections.finish(session)] == [0, 2, 4]
+
+
+def test_an_operation_of_an_earlier_session_does_not_use_the_connections_of_the_present_one() -> None:
+    with worker(Ps()) as (connections, connect):
+        earlier = connect()
+        present = connect()
+        for call in (
+            lambda: connections.exchange(earlier, 0, 0, gradient(1)),
+            lambda: connections.start(earlier, 0, 0, 0, gradient(1)),
+            lambda: connections.finish(earlier),
+        ):
+            with pytest.raises(LostPeerError, match="the session has ended"):
+                call()
+        assert connections.exchange(present, 0, 0, gradient(3))[0][0] == 6, "it works on"
+
+
+def test_a_ps_that_says_why_it_ends_is_quoted() -> None:
+    def ended(replies: Connection, segment: int, pushed: np.ndarray) -> None:
+        del segment, pushed
+        replies.send([REPLY.pack(Kind.ENDED, 0, 8), b"restored"])
+
+    with worker(Ps(ended)) as (connections, connect):
+        session = connect()
+        with pytest.raises(LostPeerError, match="connection with a ps: ps 0: restored"):
+            connections.exchange(session, 0, 0, gradient(1))
+        with pytest.raises(LostPeerError, match="the session has ended"):
+            connections.exchange(session, 0, 0, gradient(1))
+
+
+@pytest.mark.parametrize("reply", [(Kind.PULLED, 1, SIZE * 4), (Kind.PULLED, 0, SIZE * 4 + 1), (9, 0, 0)])
+def test_a_reply_that_nobody_has_asked_for_ends_the_session(reply: tuple[int, int, int]) -> None:
+    with worker(Ps(lambda replies, *_: replies.send([REPLY.pack(*reply)]))) as (connections, connect):
+        session = connect()
+        with pytest.raises(LostPeerError, match="ps 0 sends a reply of"):
+            connections.exchange(session, 0, 0, gradient(1))
+
+
+def test_a_ps_that_closes_its_connections_is_lost() -> None:
+    def close(replies: Connection, *_: object) -> None:
+        replies.close()
+
+    with worker(Ps(close)) as (connections, connect):
+        session = connect()
+        with pytest.raises(LostPeerError, match="connection with a ps"):
+            connections.exchange(session, 0, 0, gradient(1))
+
+
+def test_a_ps_that_is_silent_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tested, "SILENT_SECS", 0.2)
+    with worker(Ps(lambda *_: None)) as (connections, connect):
+        session = connect()
+        with pytest.raises(LostPeerError, match=r"nothing was heard of a ps for 0.2 s"):
+            connections.exchange(session, 0, 0, gradient(1))
+
+
+def test_a_ps_that_gives_signs_of_life_is_awaited_until_the_deadline_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tested, "SILENT_SECS", 0.5)
+
+    def alive(replies: Connection, *_: object) -> None:
+        while True:
+            replies.send([REPLY.pack(Kind.ALIVE, 0, 0)])
+            threading.Event().wait(0.05)
+
+    began = time.monotonic()
+    with worker(Ps(alive), step_secs=1.0) as (connections, connect):
+        session = connect()
+        with pytest.raises(LostPeerError, match="DeadlineExceeded: ps 0"):
+            connections.exchange(session, 0, 0, gradient(1))
+    assert time.monotonic() - began >= 1.0
+
+
+def test_closing_ends_a_step_that_waits() -> None:
+    arrived = threading.Event()
+    ps = Ps(lambda *_: arrived.set())
+    with worker(ps) as (connections, connect), ThreadPoolExecutor(1) as pool:
+        session = connect()
+        step = pool.submit(connections.exchange, session, 0, 0, gradient(1))
+        assert arrived.wait(WAIT_SECS)
+        connections.close()
+        with pytest.raises(LostPeerError):
+            step.result(WAIT_SECS)
+        assert ps.is_over.wait(WAIT_SECS), "the ps hears of it"
+
+
+def test_a_push_that_fails_on_another_thread_ends_the_step() -> None:
+    def close(replies: Connection, *_: object) -> None:
+        replies.close()
+
+    with worker(Ps(close), Ps()) as (connections, connect):
+        session = connect()
+
+        def step() -> None:
+            for shard in range(2):
+                connections.start(session, shard, 0, 0, gradient(1))
+            connections.finish(session)
+
+        with pytest.raises(LostPeerError):
+            step()
+
+
+def test_a_ps_that_refuses_the_worker_is_no_program_error() -> None:
+    address = Address(LOOPBACK, 1)
+    connections = Connections(GREETING, None, "ps", 1.0, WAIT_SECS)
+    connections.expect(0, [BufferPool([TensorKind(np.dtype(np.float32), SIZE)])])
+    with (
+        exchanging(address, None, lambda _: "this ps does not train generation 1", Ps().serve) as port,
+        pytest.raises(LostPeerError, match="ps 0 refuses this worker: this ps does not train generation 1"),
+    ):
+        connections.open([address], [port])
+
+
+def test_a_ps_that_cannot_be_reached_is_named_with_its_port() -> None:
+    connections = Connections(GREETING, None, "ps", 1.0, WAIT_SECS)
+    connections.expect(0, [BufferPool([TensorKind(np.dtype(np.float32), SIZE)])])
+    with pytest.raises(UnreachableError, match=r"ps 0 accepts no connection at 127.0.0.1:1: "):
+        connections.open([Address(LOOPBACK, 20000)], [1])
