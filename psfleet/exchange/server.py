@@ -6,7 +6,8 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import psfleet
@@ -24,6 +25,7 @@ GREETING_SECS = 10.0
 """For the greeting on a new connection, and for the second connection of a session."""
 MAX_GREETINGS = 512
 """Connections that have not greeted yet; further ones are closed at once."""
+RETRY_SECS = 0.2
 WORKER = "worker"
 
 logger = logging.getLogger("psfleet.ps")
@@ -49,15 +51,19 @@ class ExchangeServer:
         self._serve = serve
         self._lock = threading.Lock()
         self._num_greetings = 0
-        self._waiting: dict[str, tuple[Greeting, Connection]] = {}
+        self._waiting: dict[str, _Waiting] = {}
+        self._is_over = threading.Event()
 
     def accept_all(self) -> None:
-        """Accepts connections until the listener is closed."""
-        while True:
+        """Accepts connections until it is closed."""
+        while not self._is_over.is_set():
             try:
                 sock, _ = self._listener.accept()
-            except OSError:
-                return
+            except OSError as error:
+                # For example because this process has too many files open.
+                logger.debug("no connection is accepted: %s", error)
+                self._is_over.wait(RETRY_SECS)
+                continue
             with self._lock:
                 is_full = self._num_greetings >= MAX_GREETINGS
                 self._num_greetings += not is_full
@@ -111,12 +117,17 @@ class ExchangeServer:
             self._keep(greeting, connection)
             send_text(connection, Answer())
             return None
-        with self._lock:
-            first = self._waiting.pop(greeting.session, None)
-        if first is None or first[0].model_copy(update={"carries": "pushes"}) != greeting:
+        first = self._taken(greeting.session)
+        if first is None:
             raise ConnectionError("a connection of pushes has no connection of replies")
-        send_text(connection, Answer())
-        return greeting, connection, first[1]
+        try:
+            if first.greeting.model_copy(update={"carries": "pushes"}) != greeting:
+                raise ConnectionError("a connection of pushes and one of replies are of different workers")
+            send_text(connection, Answer())
+        except OSError:
+            first.replies.close()
+            raise
+        return greeting, connection, first.replies
 
     def _encrypted(self, sock: socket.socket) -> socket.socket:
         """The socket with its timeout, and with TLS; closed in case of an error."""
@@ -132,22 +143,51 @@ class ExchangeServer:
 
     def _keep(self, greeting: Greeting, connection: Connection) -> None:
         """Keeps a connection of replies until that of the pushes comes; not for longer than a greeting may take."""
-
-        def drop() -> None:
-            with self._lock:
-                kept = self._waiting.get(greeting.session)
-                if kept is None or kept[1] is not connection:
-                    return
-                del self._waiting[greeting.session]
-            connection.close()
-
-        with self._lock:
-            if greeting.session in self._waiting:
-                raise ConnectionError("a session has two connections of replies")
-            self._waiting[greeting.session] = greeting, connection
-        timer = threading.Timer(GREETING_SECS, drop)
+        timer = threading.Timer(GREETING_SECS, self._drop, [greeting.session])
         timer.daemon = True
+        with self._lock:
+            if greeting.session in self._waiting or self._is_over.is_set():
+                raise ConnectionError("a session has two connections of replies, or the ps ends")
+            self._waiting[greeting.session] = _Waiting(greeting, connection, timer)
         timer.start()
+
+    def _taken(self, session: str) -> _Waiting | None:
+        """What is kept of a session, which is kept no longer."""
+        with self._lock:
+            found = self._waiting.pop(session, None)
+        if found is not None:
+            found.timer.cancel()
+        return found
+
+    def _drop(self, session: str) -> None:
+        found = self._taken(session)
+        if found is not None:
+            found.replies.close()
+
+    def close(self) -> None:
+        """Closes the listener, and the connections that are kept."""
+        with self._lock:
+            self._is_over.set()
+            sessions = list(self._waiting)
+        with suppress(OSError):
+            # Closing alone would not end `accept`.
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for session in sessions:
+            self._drop(session)
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """The connection of replies of a session that has no other one yet.
+
+    Attributes:
+        timer: Drops it.
+    """
+
+    greeting: Greeting
+    replies: Connection
+    timer: threading.Timer
 
 
 @contextmanager
@@ -167,14 +207,9 @@ def exchanging(address: Address, identity: Identity | None, refusal: Refusal, se
     except OSError as error:
         text = f"port {address.exchange_port} of {address.host} for exchanges is in use, expected a free one"
         raise LostPeerError(text) from error
-    with listener:
-        server = ExchangeServer(listener, identity, refusal, serve)
+    with closing(ExchangeServer(listener, identity, refusal, serve)) as server:
         threading.Thread(target=server.accept_all, name="exchanges", daemon=True).start()
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            # Closing alone would not end `accept`.
-            listener.shutdown(socket.SHUT_RDWR)
+        yield listener.getsockname()[1]
 
 
 def _listener(address: Address) -> socket.socket:

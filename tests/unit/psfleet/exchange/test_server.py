@@ -149,6 +149,24 @@ def test_strangers_that_say_nothing_do_not_keep_workers_away(monkeypatch: pytest
         wait_until(is_served, WAIT_SECS, "a session after the strangers' time is over", poll_secs=0.1)
 
 
+def test_a_ps_accepts_connections_again_after_it_could_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process with too many open files cannot accept any."""
+    ps, errors = Ps(), iter([OSError(24, "too many open files")] * 3)
+    real = socket.socket.accept
+
+    def accept(listener: socket.socket) -> object:
+        if (error := next(errors, None)) is not None:
+            raise error
+        return real(listener)
+
+    monkeypatch.setattr(server, "RETRY_SECS", 0.05)
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    with served(ps) as port, session(port) as (pushes, replies):
+        pushes.send([b"x"])
+        assert replies.receive(1) == b"x"
+    assert next(errors, None) is None, "it has failed"
+
+
 def test_a_ps_on_loopback_listens_there_alone() -> None:
     with served(Ps()) as port, pytest.raises(OSError, match="in use"), socket.create_server(("127.0.0.1", port)):
         pass
