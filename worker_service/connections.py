@@ -19,7 +19,7 @@ from psfleet.errors import LostPeerError
 from psfleet.exchange.buffers import BufferPool
 from psfleet.exchange.connection import SILENT_SECS, Connection
 from psfleet.exchange.messages import MAX_TEXT_BYTES, PUSH, REPLY, Answer, Greeting, Kind, receive_text, send_text
-from psfleet.exchange.tls import client_context
+from psfleet.exchange.tls import EncryptedSocket, client_context
 from worker_service.session_errors import CONNECTION, UnreachableError
 
 if TYPE_CHECKING:
@@ -232,9 +232,10 @@ class Connections:
     def _connection(self, address: Address, port: int) -> Connection:
         sock = socket.create_connection((address.host.strip("[]"), port), self._connect_secs)
         try:
+            encrypted = None
             if self._identity is not None and not address.is_loopback:
-                sock = client_context(self._identity).wrap_socket(sock, server_hostname=self._role)
-            return Connection(sock)
+                encrypted = EncryptedSocket(sock, client_context(self._identity), self._role)
+            return Connection(sock, encrypted)
         except BaseException:
             sock.close()
             raise

@@ -81,8 +81,10 @@ def waiting_loss(
         tf.compat.v1.get_variable(f"weights_{index}", list(shape), initializer=ones)
         for index, shape in enumerate(shapes)
     ]
+    # The wait stands for a gradient, which begins when the parameters are there.
+    values = [tf.identity(each) for each in weights]
     # What is fed in place of a placeholder cannot be waited for itself.
-    with tf.control_dependencies([tf.identity(batch)]):
+    with tf.control_dependencies([tf.identity(batch), *values]):
         waited = 1000 * tf.constant(wait_ms, tf.int64)
         if slow_share:
             # The first example of a batch is above this quantile in that share of batches.
@@ -93,7 +95,7 @@ def waiting_loss(
             with tf.control_dependencies([slept]):
                 slept = (_slept_anywhere if is_lent else _slept)(waited // num_waits)
     with tf.control_dependencies([slept]):
-        means = tf.add_n([tf.reduce_mean(each) for each in weights])
+        means = tf.add_n([tf.reduce_mean(each) for each in values])
         return tf.reduce_mean(tf.square(batch * means))
 
 

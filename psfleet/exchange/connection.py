@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import select
 import socket
-import ssl
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import numpy as np
+
+from psfleet.exchange.tls import EncryptedSocket
 
 MAX_PIECES = 512
 """In one system call, less than IOV_MAX."""
@@ -26,11 +27,14 @@ LOST_SECS = 15
 class Connection:
     """A socket on which one thread at a time sends, or receives.
 
+    Args of the constructor:
+        encrypted: The same socket with TLS; None: it is plain.
+
     Raises (from `send` and the methods that receive):
         OSError: The connection is lost or closed; `TimeoutError`: nothing moved for the timeout.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, encrypted: EncryptedSocket | None = None) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in (
@@ -44,7 +48,7 @@ class Connection:
         self._lock = threading.Lock()
         self._num_users = 0
         self._is_closed = False
-        self._is_encrypted = isinstance(sock, ssl.SSLSocket)
+        self._encrypted = encrypted
 
     def set_timeout(self, secs: float | None) -> None:
         """For each piece of data that is sent or received, not for a whole message; None: without end."""
@@ -54,9 +58,9 @@ class Connection:
         """Sends pieces one after the other; of arrays, contiguous ones, the memory."""
         left = [_memory(piece) for piece in pieces if len(piece)]
         with self._in_use():
-            if self._is_encrypted:
+            if self._encrypted is not None:
                 for piece in joined(left):
-                    self._socket.sendall(piece)
+                    self._encrypted.sendall(piece)
             else:
                 self._send_plain(left)
 
@@ -83,9 +87,10 @@ class Connection:
     def receive_into(self, array: np.ndarray) -> None:
         """Fills a contiguous array."""
         left = _memory(array)
+        source = self._socket if self._encrypted is None else self._encrypted
         with self._in_use():
             while len(left):
-                count = self._socket.recv_into(left)
+                count = source.recv_into(left)
                 if not count:
                     raise ConnectionResetError("the other end has closed the connection")
                 left = left[count:]
@@ -114,8 +119,7 @@ class Connection:
     def end(self) -> None:
         """Ends what waits for this connection, at both ends; from any thread."""
         with suppress(OSError):
-            # Not that of an SSLSocket, after which a receiving thread would take encrypted bytes for plain ones.
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Ends the connection, and frees it once no thread uses it; from any thread, any number of times."""

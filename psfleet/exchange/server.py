@@ -15,7 +15,7 @@ from psfleet.addresses import Address
 from psfleet.errors import LostPeerError
 from psfleet.exchange.connection import Connection
 from psfleet.exchange.messages import Answer, Greeting, receive_text, send_text
-from psfleet.exchange.tls import require_role, server_context
+from psfleet.exchange.tls import EncryptedSocket, server_context
 
 if TYPE_CHECKING:
     # Not imported without TLS: it takes 80 ms.
@@ -97,7 +97,7 @@ class ExchangeServer:
         Raises:
             OSError: The connection is lost, or the other end is no worker.
         """
-        connection = Connection(self._encrypted(sock))
+        connection = self._connection(sock)
         try:
             return self._session_of(connection)
         except OSError:
@@ -129,17 +129,18 @@ class ExchangeServer:
             raise
         return greeting, connection, first.replies
 
-    def _encrypted(self, sock: socket.socket) -> socket.socket:
-        """The socket with its timeout, and with TLS; closed in case of an error."""
+    def _connection(self, sock: socket.socket) -> Connection:
+        """A connection with the timeout of a greeting; the socket is closed in case of an error."""
         try:
             sock.settimeout(GREETING_SECS)
+            encrypted = None
             if self._identity is not None:
-                sock = server_context(self._identity).wrap_socket(sock, server_side=True)
-                require_role(sock, (WORKER,))
+                encrypted = EncryptedSocket(sock, server_context(self._identity))
+                encrypted.require_role((WORKER,))
+            return Connection(sock, encrypted)
         except OSError:
             sock.close()
             raise
-        return sock
 
     def _keep(self, greeting: Greeting, connection: Connection) -> None:
         """Keeps a connection of replies until that of the pushes comes; not for longer than a greeting may take."""

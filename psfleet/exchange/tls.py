@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 CERTIFICATE, KEY = "tls.crt", "tls.key"
 """Files in the folder of an identity; see `psfleet.tls.identity`."""
+CHUNK_BYTES = 1 << 18
+"""Encrypted, or received, at once."""
 SETTLE_SECS = 2.0
 """For files that do not match while they are replaced."""
 
@@ -35,16 +37,79 @@ def client_context(identity: Identity) -> ssl.SSLContext:
     return _with_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), identity)
 
 
-def require_role(sock: socket.socket, roles: Collection[str]) -> None:
-    """Checks the certificate of a peer.
+class EncryptedSocket:
+    """A socket with TLS, of which a call of the system carries many records of 16 KiB; with `ssl.SSLSocket` it is one.
 
-    Raises:
-        ssl.SSLError: It names none of the roles.
+    That saves a quarter of the CPU time of large messages. One thread at a time may use it.
+
+    Args of the constructor:
+        sock: Connected, with a timeout.
+        context: Of this end.
+        role: The peer's, as a client; None: this end is the server.
+
+    Raises (from all methods that send or receive, and the constructor):
+        OSError: As a socket; `ssl.SSLError`: The other end does not speak TLS, or has no certificate that fits.
     """
-    certificate: dict[str, Any] = (sock.getpeercert() if isinstance(sock, ssl.SSLSocket) else None) or {}
-    names = [str(name) for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"]
-    if not set(names) & set(roles):
-        raise ssl.SSLError(f"the peer has a certificate for {', '.join(names)}, expected {' or '.join(roles)}")
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext, role: str | None = None) -> None:
+        self.socket = sock
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, role is None, role)
+        self._received = memoryview(bytearray(CHUNK_BYTES))
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self._flush()
+                self._receive()
+            except ssl.SSLError:
+                # The alert that says why.
+                self._flush()
+                raise
+            else:
+                self._flush()
+                return
+
+    def require_role(self, roles: Collection[str]) -> None:
+        """Checks the certificate of the peer.
+
+        Raises:
+            ssl.SSLError: It names none of the roles.
+        """
+        certificate: dict[str, Any] = self._tls.getpeercert() or {}
+        names = [str(name) for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"]
+        if not set(names) & set(roles):
+            raise ssl.SSLError(f"the peer has a certificate for {', '.join(names)}, expected {' or '.join(roles)}")
+
+    def sendall(self, content: memoryview) -> None:
+        """Sends all bytes."""
+        at = 0
+        while at < len(content):
+            end = min(at + CHUNK_BYTES, len(content))
+            while at < end:
+                at += self._tls.write(content[at:end])
+            self._flush()
+
+    def recv_into(self, target: memoryview) -> int:
+        """Receives some bytes, at least one; returns their number, 0 if the other end has closed the connection."""
+        while True:
+            try:
+                # With a buffer it returns a number, which typeshed does not know.
+                return int(self._tls.read(len(target), target))
+            except ssl.SSLWantReadError:
+                self._receive()
+            except ssl.SSLZeroReturnError:
+                return 0
+
+    def _flush(self) -> None:
+        if self._outgoing.pending:
+            self.socket.sendall(self._outgoing.read())
+
+    def _receive(self) -> None:
+        count = self.socket.recv_into(self._received)
+        if not count:
+            raise ConnectionResetError("the other end has closed the connection")
+        self._incoming.write(self._received[:count])
 
 
 def _with_certificate(context: ssl.SSLContext, identity: Identity) -> ssl.SSLContext:

@@ -17,6 +17,7 @@ from benchmarks.namespaces import Host
 from benchmarks.simulated.program import synthetic, waiting_loss
 from benchmarks.training_graph import fed_loss
 from benchmarks.workload import Workload
+from psfleet.tf.ancestors import ancestors
 
 
 def test_the_shapes_are_those_of_resnet_50() -> None:
@@ -24,6 +25,16 @@ def test_the_shapes_are_those_of_resnet_50() -> None:
     assert len(shapes) == 161
     assert sum(math.prod(shape) for shape in shapes) == 25_557_032
     assert (shapes[0], shapes[-2]) == ((7, 7, 3, 64), (2048, 1000))
+
+
+def test_a_simulated_gradient_waits_for_its_parameters() -> None:
+    """A recipe that reads its variables from a ps while it waits would have them for nothing."""
+    with tf.Graph().as_default() as graph:
+        waiting_loss(tf.zeros([4]), [(3, 2), (5,)], 20)
+        (wait,) = (op for op in graph.get_operations() if op.type == "PyFunc")
+        variables = {each.op for each in tf.compat.v1.trainable_variables()}
+    assert len(variables) == 2
+    assert variables <= ancestors([wait])
 
 
 def test_a_simulated_loss_has_a_gradient_for_each_variable() -> None:

@@ -6,7 +6,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from psfleet.exchange import server
 from psfleet.exchange.connection import Connection
 from psfleet.exchange.messages import Answer, Greeting, receive_text, send_text
 from psfleet.exchange.server import exchanging
-from psfleet.exchange.tls import client_context
+from psfleet.exchange.tls import EncryptedSocket, client_context
 from psfleet.polling import wait_until
 from psfleet.processes.ports import free_addresses
 from psfleet.tls import certificates
@@ -59,10 +59,10 @@ def served(ps: Ps, identity: Identity | None = None) -> Iterator[int]:
 @contextmanager
 def connected(port: int, context: ssl.SSLContext | None = None, name: str = "ps") -> Iterator[Connection]:
     sock = socket.create_connection((LOOPBACK, port), WAIT_SECS)
-    connection = Connection(sock if context is None else context.wrap_socket(sock, server_hostname=name))
-    try:
+    with closing(sock):
+        encrypted = None if context is None else EncryptedSocket(sock, context, name)
+        connection = Connection(sock, encrypted)
         yield connection
-    finally:
         connection.close()
 
 
