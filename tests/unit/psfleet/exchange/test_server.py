@@ -9,16 +9,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import psfleet
 from psfleet.addresses import LOOPBACK, Address
 from psfleet.errors import LostPeerError
 from psfleet.exchange import server
-from psfleet.exchange.connection import Connection
+from psfleet.exchange.connection import SMALL_BYTES, Connection
 from psfleet.exchange.messages import Answer, Greeting, receive_text, send_text
 from psfleet.exchange.server import exchanging
-from psfleet.exchange.tls import EncryptedSocket, client_context
+from psfleet.exchange.tls import CHUNK_BYTES, EncryptedSocket, client_context
 from psfleet.polling import wait_until
 from psfleet.processes.ports import free_addresses
 from psfleet.tls import certificates
@@ -198,6 +199,47 @@ def test_with_tls_a_worker_exchanges_encrypted(folder: Path) -> None:
     with served(ps, Identity(folder / "ps")) as port, session(port, context) as (pushes, replies):
         pushes.send([b"x"])
         assert replies.receive(1) == b"x"
+
+
+def test_with_tls_arrays_of_all_sizes_arrive(folder: Path) -> None:
+    """Around the sizes of records, of what is sent by one call, and of what is joined."""
+    sizes = [
+        1,
+        16383,
+        16384,
+        16385,
+        SMALL_BYTES - 1,
+        SMALL_BYTES,
+        CHUNK_BYTES - 1,
+        CHUNK_BYTES,
+        CHUNK_BYTES + 1,
+        5_000_000,
+    ]
+    sent = [np.random.default_rng(size).integers(0, 256, size, np.uint8) for size in sizes]
+    received: list[np.ndarray] = []
+    is_over = threading.Event()
+
+    def serve(greeting: Greeting, pushes: Connection, replies: Connection) -> None:
+        del greeting
+        for each in sent:
+            received.append(np.empty_like(each))
+            pushes.receive_into(received[-1])
+        replies.send(received)
+        is_over.wait(WAIT_SECS)
+
+    ps = Ps()
+    context = client_context(Identity(folder / "worker"))
+    with (
+        exchanging(Address(LOOPBACK, 1), Identity(folder / "ps"), ps.refusal, serve) as port,
+        session(port, context) as (pushes, replies),
+    ):
+        pushes.send(sent)
+        for each in sent:
+            back = np.empty_like(each)
+            replies.receive_into(back)
+            assert np.array_equal(each, back)
+        is_over.set()
+    assert all(np.array_equal(one, other) for one, other in zip(sent, received, strict=True))
 
 
 @pytest.mark.parametrize("role", ["ps", "loader", "client"])
