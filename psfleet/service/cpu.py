@@ -7,9 +7,6 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from psfleet.addresses import num_own_ps
-from psfleet.job.job import Job
-
 CGROUP = Path("/sys/fs/cgroup")
 """Mount point of the container's own cgroup."""
 QUOTAS = (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"))
@@ -56,17 +53,6 @@ def threads_each(num_cores: float, num_processes: int) -> int:
 
     Args:
         num_cores: Number of available cores.
-        num_processes: Number of workers and spares on them, or of ps.
+        num_processes: Number of workers and spares on them. Ps do not count: they compute while workers wait.
     """
     return max(1, int(num_cores / num_processes))
-
-
-def threads_of(role: str, job: Job, num_cores: float) -> int:
-    """Number of threads for each process of a role, where all processes of a job share the same cores.
-
-    Where an update has a quorum, workers wait while a ps computes, which then has the cores to itself.
-    """
-    of_worker = threads_each(num_cores, job.fleet.processes)
-    if role != "ps" or not job.update.has_quorum:
-        return of_worker
-    return max(of_worker, threads_each(num_cores, num_own_ps(job)))

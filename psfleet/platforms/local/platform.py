@@ -24,7 +24,7 @@ from psfleet.processes.ports import free_addresses
 from psfleet.report.attempts import newest_attempt
 from psfleet.run_folder import RunFolder
 from psfleet.service import settings
-from psfleet.service.cpu import num_cores, threads_of
+from psfleet.service.cpu import num_cores, threads_each
 
 LEAVE_SECS = 10.0
 """How long the other processes may take to end after the chief."""
@@ -167,13 +167,13 @@ class Local:
             # The launcher reads the logs.
             settings.LOG: "",
             settings.START: self.run,
+            settings.THREADS: str(threads_each(num_cores(), job.fleet.processes)),
             settings.LAUNCHED: str(int(time.time() * 1000)),
         }
         tasks = []
         for (role, index), at in places.items():
             tls = "" if self._certificates is None else str(self._certificates / role)
             own = {settings.INDEX: str(index), settings.ADDRESS: at.data, settings.TLS: tls}
-            own[settings.THREADS] = str(threads_of(role, job, num_cores()))
             tasks.append(Task(role, index, {**common, **own}, self._folder.log(role, index)))
         return tasks
 
