@@ -24,19 +24,56 @@ from psfleet.tf.repeated_call import RepeatedCall
 from psfleet.tf.state_wire import StateWire
 from psfleet.tf.waits import waits_of
 
+SMALL_BYTES = 1 << 20
+"""A push of at most this size stays in memory while its worker waits, which saves a call of the session."""
+
 
 @dataclass(frozen=True)
 class ExchangeCall:
     """Takes a push of one loss to one segment, waits as the mode demands, and reads what the worker pulls.
 
     Attributes:
-        pushed: Buffers for the tensors of a push, in the order of `worker_service.connected.pushed_tensors`.
-        run: Of the worker's index and these tensors; returns the tensors of the reply, arrays that may share the memory
-            of the shard's variables.
+        pushed: Buffers for the tensors of a push, in the order of `ConnectedSegment.pushed_tensors`.
+        push: Of the worker's index and these tensors; enqueues them, and returns their stamp in a list. None: `pull`
+            does.
+        pull: Of the worker's index and the stamp, or all tensors; returns the tensors of the reply.
     """
 
     pushed: BufferPool
-    run: Callable[..., Sequence[np.ndarray]]
+    push: Callable[..., list[np.ndarray]] | None
+    pull: Callable[..., list[np.ndarray]]
+
+    def run(self, worker: int, tensors: list[np.ndarray]) -> list[np.ndarray]:
+        """The tensors of the reply, arrays that may share the memory of the shard's variables.
+
+        Args:
+            worker: Index of the worker.
+            tensors: Of its push; if they are large, the list is emptied: TensorFlow keeps what is fed until a call
+                ends, and the push is not needed once it is in the average.
+        """
+        index = np.asarray(worker, np.int32)
+        if self.push is None:
+            return self.pull(index, *tensors)
+        stamp = self.push(index, *tensors)
+        tensors.clear()
+        return self.pull(index, *stamp)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """The operations of an exchange.
+
+    Attributes:
+        pushed: The tensors of a push, which are fed.
+        stamped: Its stamp once it is enqueued; fed, the reply is that to a push before.
+        reply: The tensors of the reply.
+        is_split: Whether push and reply are two calls.
+    """
+
+    pushed: list[tf.Tensor]
+    stamped: tf.Tensor
+    reply: list[tf.Tensor]
+    is_split: bool
 
 
 class ExchangeGraph:
@@ -46,6 +83,9 @@ class ExchangeGraph:
 
     Args of the constructor:
         session_target: Address of this process's TensorFlow server, `grpc://host:port`.
+
+    Attributes:
+        step_secs: Until a step is complete.
     """
 
     def __init__(self, session_target: str, plan: ShardPlan) -> None:
@@ -54,7 +94,8 @@ class ExchangeGraph:
         self._options = v1.RunOptions(timeout_in_ms=int(job.deadlines.step_secs * 1000) * job.update.round_steps)
         # A while loop of control flow v2 is a function call; see `StepGraph`.
         v1.disable_control_flow_v2()
-        self._made: dict[tuple[int, int, bool], tuple[list[tf.Tensor], list[tf.Tensor]]] = {}
+        self.step_secs = job.deadlines.step_secs * job.update.round_steps
+        self._made: dict[tuple[int, int, bool], _Made] = {}
         with tf.Graph().as_default() as graph, tf.device("/device:CPU:0"):
             self._index = v1.placeholder(tf.int32, [], name="worker")
             segments = shard_segments(job, plan.layout, plan.shard)
@@ -83,21 +124,24 @@ class ExchangeGraph:
             return None
         with self._lock:
             if key not in self._calls:
-                pushed, pulled = self._made[key]
-                kinds = [TensorKind(np.dtype(each.dtype.as_numpy_dtype), each.shape.num_elements()) for each in pushed]
-                # Not a callable of TensorFlow, which a server gets as a message: with copies of all tensors.
-                run = RepeatedCall(self._session, pulled, [self._index, *pushed], self._options)
-                self._calls[key] = ExchangeCall(BufferPool(kinds), repeat_refused(run))
+                made = self._made[key]
+                kinds = [
+                    TensorKind(np.dtype(each.dtype.as_numpy_dtype), each.shape.num_elements()) for each in made.pushed
+                ]
+                push = self._prepared([made.stamped], made.pushed) if made.is_split else None
+                pull = self._prepared(made.reply, [made.stamped] if made.is_split else made.pushed)
+                self._calls[key] = ExchangeCall(BufferPool(kinds), push, pull)
             return self._calls[key]
+
+    def _prepared(self, fetches: Sequence[tf.Tensor], feeds: Sequence[tf.Tensor]) -> Callable[..., list[np.ndarray]]:
+        """Not a callable of TensorFlow, which a server gets as a message: with copies of all tensors."""
+        return repeat_refused(RepeatedCall(self._session, fetches, [self._index, *feeds], self._options))
 
     def close(self) -> None:
         """Closes the session; calls end with an error once the queues of the shard are closed."""
         self._session.close()
 
-    def _exchange(
-        self, variables: ShardVariables, segment: Segment, half: PsHalf, loss: int, is_chief: bool
-    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """The tensors of a push, to be fed, and those of the reply."""
+    def _exchange(self, variables: ShardVariables, segment: Segment, half: PsHalf, loss: int, is_chief: bool) -> _Made:
         own = [bucket for bucket in segment.buckets if bucket.loss == loss]
         state_wire = StateWire(variables.state_ranges, is_chief, tf.uint8)
         stamp = v1.placeholder(tf.int64, [2 + len(variables.scalars)])
@@ -108,9 +152,16 @@ class ExchangeGraph:
         arrived_state, _ = state_wire.pushed(states[0] if states else tf.zeros([0], tf.uint8))
         arrived = [*with_zeros(segment.buckets, own, arrived), *arrived_state]
         counted, before = half.count(arrived, stamp)
-        waited = half.await_pull(half.enqueue(arrived, counted, before), counted)
+        enqueued = half.enqueue(arrived, counted, before)
+        is_split = sum(bucket.size for bucket in own) * self._wire.size > SMALL_BYTES
+        with tf.control_dependencies(enqueued):
+            stamped = tf.identity(counted)
+        # Only the value of `stamped` leads from the push to the wait: a call that feeds it waits for a push before.
+        awaited = tf.identity(stamped)
+        waited = half.await_pull([awaited.op], awaited)
         progress, values, state, words = half.read([waited])
         number = len(variables.buckets)
         pulled = [tf.cast(value, self._wire) for value in values[:number]] + values[number:]
         numbers = tf.concat([progress, words], 0) if variables.scalars else progress
-        return [stamp, *states, *buckets, *slots], [numbers, *state_wire.pull(state), *pulled]
+        reply = [numbers, *state_wire.pull(state), *pulled]
+        return _Made([stamp, *states, *buckets, *slots], stamped, reply, is_split)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from ps_service.exchange_graph import ExchangeCall, ExchangeGraph
 from ps_service.shard_plan import ShardPlan
 from psfleet.addresses import Address
 from psfleet.exchange import has_connections
-from psfleet.exchange.connection import LOST_SECS, Connection
+from psfleet.exchange.connection import Connection
 from psfleet.exchange.messages import MAX_TEXT_BYTES, PUSH, REPLY, Greeting, Kind
 from psfleet.exchange.server import exchanging
 from psfleet.tf.error_text import reason
@@ -56,22 +56,22 @@ class Session:
         Raises:
             OSError: A connection has ended.
         """
-        # A worker that computes sends nothing for as long as it likes; the kernel finds out if its machine is lost.
+        # A worker that computes sends nothing for as long as it likes; the kernel finds out if its machine is lost. Nor
+        # does it read replies to its first pushes before it has made the last one.
         self._pushes.set_timeout(None)
-        self._replies.set_timeout(LOST_SECS)
+        self._replies.set_timeout(self._graph.step_secs)
         has_segments = self._graph.num_segments > 1
         while True:
             segment, loss, num_bytes = PUSH.unpack(self._pushes.receive(PUSH.size))
+            # From now on the worker may listen for signs of life.
+            self._count(1)
             call = self._graph.call(segment, loss, self.greeting.worker)
             if call is None or call.pushed.num_bytes != num_bytes:
                 raise ConnectionError(f"a push of {num_bytes} bytes to segment {segment} and loss {loss}")
             tensors = call.pushed.take()
             for each in tensors:
                 self._pushes.receive_into(each)
-            if has_segments:
-                args = (segment, call, tensors)
-                threading.Thread(target=self._answer, args=args, name="exchange", daemon=True).start()
-            else:
+            if not (has_segments and self._answers_beside(segment, call, tensors)):
                 self._answer(segment, call, tensors)
             del tensors
 
@@ -90,10 +90,21 @@ class Session:
             finally:
                 self._sending.release()
 
+    def _answers_beside(self, segment: int, call: ExchangeCall, tensors: list[np.ndarray]) -> bool:
+        """Has another thread answer; False if none can be started, because a container has too many."""
+        try:
+            args = (segment, call, tensors)
+            threading.Thread(target=self._answer, args=args, name="exchange", daemon=True).start()
+        except RuntimeError as error:
+            logger.debug("segments are answered one after the other: %s", error)
+            return False
+        return True
+
     def _answer(self, segment: int, call: ExchangeCall, tensors: list[np.ndarray]) -> None:
         """Runs an exchange, and sends its reply; ends the connections if that fails."""
         try:
-            pulled = self._pulled(call, tensors)
+            pulled = call.run(self.greeting.worker, tensors)
+            self._count(-1)
             size = sum(each.nbytes for each in pulled)
             with self._sending:
                 self._replies.send([REPLY.pack(Kind.PULLED, segment, size), *pulled])
@@ -105,15 +116,15 @@ class Session:
         except OSError as error:
             logger.debug("worker %d gets no reply: %s", self.greeting.worker, error)
             self.close()
+        except Exception as error:
+            # The worker would wait for a reply that never comes.
+            logger.exception("the exchange of worker %d failed", self.greeting.worker)
+            self._say_why(f"{type(error).__name__}: {error}")
+            self.close()
 
-    def _pulled(self, call: ExchangeCall, tensors: list[np.ndarray]) -> Sequence[np.ndarray]:
+    def _count(self, change: int) -> None:
         with self._counting:
-            self._num_waiting += 1
-        try:
-            return call.run(np.asarray(self.greeting.worker, np.int32), *tensors)
-        finally:
-            with self._counting:
-                self._num_waiting -= 1
+            self._num_waiting += change
 
     def _say_why(self, text: str) -> None:
         content = text.encode()[:MAX_TEXT_BYTES]

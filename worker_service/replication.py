@@ -103,4 +103,4 @@ class BetweenGraph:
         )
         role = "worker" if job.fleet.colocate else "ps"
         step_secs = job.deadlines.step_secs * job.update.round_steps
-        return Connections(greeting, context.identity, role, step_secs, job.deadlines.step_secs)
+        return Connections(greeting, context.identity, role, step_secs)

@@ -24,6 +24,10 @@ class RefusedCallError(LostPeerError):
     """
 
 
+class LostConnectionError(LostPeerError):
+    """A connection with a ps has ended, or is silent: never the training program's fault."""
+
+
 class UnreachableError(LostPeerError):
     """The data plane of a ps, or of this worker, does not answer: never the training program's fault."""
 
@@ -54,7 +58,7 @@ def translate_errors(at: str = "", worker: int | None = None) -> Iterator[None]:
         raise ProgramError(f"the program failed in TensorFlow: {reason(error)}", error.message) from error
     except tf.errors.OpError as error:
         if found := re.search(rf"{CONNECTION}(.*)", error.message):
-            raise LostPeerError(found[1]) from error
+            raise LostConnectionError(found[1]) from error
         kind = RefusedCallError if is_refused(error) else LostPeerError
         if isinstance(error, tf.errors.UnavailableError):
             kind = UnreachableError

@@ -31,7 +31,7 @@ from worker_service.in_graph.replication import replication
 from worker_service.progress import TrainingProgress
 from worker_service.run_context import RunContext
 from worker_service.session import WorkerSession
-from worker_service.session_errors import UnreachableError
+from worker_service.session_errors import LostConnectionError, UnreachableError
 from worker_service.step import StepGraph
 from worker_service.training_loop import NullObserver, Observer
 
@@ -212,7 +212,7 @@ class Worker:
             logger.warning("lost a peer at step %d: %s", step, error, extra={"event": "lost_peer", "step": step})
         if isinstance(error, UnreachableError):
             error = located(error, context.tasks.ps) if is_healthy else error
-        elif is_healthy and not is_done and "DeadlineExceeded" not in str(error):
+        elif not (isinstance(error, LostConnectionError) or is_done or "DeadlineExceeded" in str(error)) and is_healthy:
             self._failures += 1
         self._check_stall(error, states)
         if self._failures >= SAME_ERROR_LIMIT:

@@ -20,8 +20,6 @@ PROBE_SECS = 10
 """Without a sign of the other machine, after which the kernel asks for one, and every so many after that."""
 SILENT_SECS = 15.0
 """For which a worker that waits hears nothing of a ps that is frozen, or whose machine is lost."""
-LOST_SECS = 15
-"""Without an answer of the other machine, after which the kernel ends the connection."""
 
 
 class Connection:
@@ -37,13 +35,10 @@ class Connection:
     def __init__(self, sock: socket.socket, encrypted: EncryptedSocket | None = None) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in (
-            ("TCP_KEEPIDLE", PROBE_SECS),
-            ("TCP_KEEPINTVL", PROBE_SECS),
-            ("TCP_USER_TIMEOUT", LOST_SECS * 1000),
-        ):
+        # Not TCP_USER_TIMEOUT, which also ends a connection whose other end computes and does not read.
+        for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):
             if hasattr(socket, name):
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), PROBE_SECS)
         self._socket = sock
         self._lock = threading.Lock()
         self._num_users = 0

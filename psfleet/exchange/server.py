@@ -7,13 +7,13 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import psfleet
 from psfleet.addresses import Address
 from psfleet.errors import LostPeerError
 from psfleet.exchange.connection import Connection
+from psfleet.exchange.halves import Halves
 from psfleet.exchange.messages import Answer, Greeting, receive_text, send_text
 from psfleet.exchange.tls import EncryptedSocket, server_context
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 GREETING_SECS = 10.0
 """For the greeting on a new connection, and for the second connection of a session."""
-MAX_GREETINGS = 512
-"""Connections that have not greeted yet; further ones are closed at once."""
+MAX_GREETINGS = 64
+"""Connections that have not greeted yet; further ones are closed at once. Each has two threads."""
 RETRY_SECS = 0.2
 WORKER = "worker"
 
@@ -51,7 +51,7 @@ class ExchangeServer:
         self._serve = serve
         self._lock = threading.Lock()
         self._num_greetings = 0
-        self._waiting: dict[str, _Waiting] = {}
+        self._halves = Halves(GREETING_SECS)
         self._is_over = threading.Event()
 
     def accept_all(self) -> None:
@@ -64,22 +64,48 @@ class ExchangeServer:
                 logger.debug("no connection is accepted: %s", error)
                 self._is_over.wait(RETRY_SECS)
                 continue
-            with self._lock:
-                is_full = self._num_greetings >= MAX_GREETINGS
-                self._num_greetings += not is_full
-            if is_full:
+            try:
+                self._greet(sock)
+            except RuntimeError as error:
+                logger.warning("a connection is not accepted: %s", error)
                 sock.close()
-            else:
-                threading.Thread(target=self._greeted, args=(sock,), name="exchange", daemon=True).start()
+                self._is_over.wait(RETRY_SECS)
 
-    def _greeted(self, sock: socket.socket) -> None:
+    def _greet(self, sock: socket.socket) -> None:
+        """Receives the greeting on a connection, on threads of their own; closes it if too many wait for theirs.
+
+        Raises:
+            RuntimeError: No thread can be started.
+        """
+        with self._lock:
+            is_full = self._num_greetings >= MAX_GREETINGS
+            self._num_greetings += not is_full
+        if is_full:
+            sock.close()
+            return
+        # Of the whole greeting: a timeout of the socket is one of each byte.
+        timer = threading.Timer(GREETING_SECS, _shut_down, [sock])
+        timer.daemon = True
+        try:
+            timer.start()
+            threading.Thread(target=self._greeted, args=(sock, timer), name="exchange", daemon=True).start()
+        except RuntimeError:
+            timer.cancel()
+            self._end_greeting()
+            raise
+
+    def _end_greeting(self) -> None:
+        with self._lock:
+            self._num_greetings -= 1
+
+    def _greeted(self, sock: socket.socket, timer: threading.Timer) -> None:
         """Receives the greeting on a connection; the thread of the one with pushes serves the session."""
         try:
             try:
                 session = self._session(sock)
             finally:
-                with self._lock:
-                    self._num_greetings -= 1
+                timer.cancel()
+                self._end_greeting()
             if session is None:
                 return
             greeting, pushes, replies = session
@@ -114,20 +140,16 @@ class ExchangeServer:
             connection.close()
             return None
         if greeting.carries == "replies":
-            self._keep(greeting, connection)
+            self._halves.keep(greeting, connection)
             send_text(connection, Answer())
             return None
-        first = self._taken(greeting.session)
-        if first is None:
-            raise ConnectionError("a connection of pushes has no connection of replies")
+        replies = self._halves.take(greeting)
         try:
-            if first.greeting.model_copy(update={"carries": "pushes"}) != greeting:
-                raise ConnectionError("a connection of pushes and one of replies are of different workers")
             send_text(connection, Answer())
         except OSError:
-            first.replies.close()
+            replies.close()
             raise
-        return greeting, connection, first.replies
+        return greeting, connection, replies
 
     def _connection(self, sock: socket.socket) -> Connection:
         """A connection with the timeout of a greeting; the socket is closed in case of an error."""
@@ -142,53 +164,14 @@ class ExchangeServer:
             sock.close()
             raise
 
-    def _keep(self, greeting: Greeting, connection: Connection) -> None:
-        """Keeps a connection of replies until that of the pushes comes; not for longer than a greeting may take."""
-        timer = threading.Timer(GREETING_SECS, self._drop, [greeting.session])
-        timer.daemon = True
-        with self._lock:
-            if greeting.session in self._waiting or self._is_over.is_set():
-                raise ConnectionError("a session has two connections of replies, or the ps ends")
-            self._waiting[greeting.session] = _Waiting(greeting, connection, timer)
-        timer.start()
-
-    def _taken(self, session: str) -> _Waiting | None:
-        """What is kept of a session, which is kept no longer."""
-        with self._lock:
-            found = self._waiting.pop(session, None)
-        if found is not None:
-            found.timer.cancel()
-        return found
-
-    def _drop(self, session: str) -> None:
-        found = self._taken(session)
-        if found is not None:
-            found.replies.close()
-
     def close(self) -> None:
         """Closes the listener, and the connections that are kept."""
-        with self._lock:
-            self._is_over.set()
-            sessions = list(self._waiting)
+        self._is_over.set()
         with suppress(OSError):
             # Closing alone would not end `accept`.
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        for session in sessions:
-            self._drop(session)
-
-
-@dataclass(frozen=True)
-class _Waiting:
-    """The connection of replies of a session that has no other one yet.
-
-    Attributes:
-        timer: Drops it.
-    """
-
-    greeting: Greeting
-    replies: Connection
-    timer: threading.Timer
+        self._halves.close()
 
 
 @contextmanager
@@ -211,6 +194,11 @@ def exchanging(address: Address, identity: Identity | None, refusal: Refusal, se
     with closing(ExchangeServer(listener, identity, refusal, serve)) as server:
         threading.Thread(target=server.accept_all, name="exchanges", daemon=True).start()
         yield listener.getsockname()[1]
+
+
+def _shut_down(sock: socket.socket) -> None:
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _listener(address: Address) -> socket.socket:

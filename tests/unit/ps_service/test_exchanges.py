@@ -3,92 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.exchange_samples import SIZE, WAIT_SECS, Graph, connect, ones, ps, worker
 
-import psfleet
 from ps_service import exchanges as tested
-from ps_service.exchange_graph import ExchangeCall
-from ps_service.exchanges import Exchanges, accepting_exchanges
-from psfleet.addresses import LOOPBACK, Address
 from psfleet.errors import LostPeerError
-from psfleet.exchange.buffers import BufferPool, TensorKind
-from psfleet.exchange.messages import Greeting
 from psfleet.polling import wait_until
-from worker_service.connections import Connections
-
-WAIT_SECS = 30.0
-SIZE = 4
-KIND = TensorKind(np.dtype(np.float32), SIZE)
-
-
-class Graph:
-    """Exchanges that return what was pushed plus the worker's index, or wait."""
-
-    def __init__(self, num_segments: int = 1) -> None:
-        self.num_segments = num_segments
-        self.opens = threading.Event()
-        self.opens.set()
-        self.arrived = threading.Semaphore(0)
-        self.error: Exception | None = None
-        self.is_closed = False
-
-    def call(self, segment: int, loss: int, worker: int) -> ExchangeCall | None:
-        del worker
-        if segment >= self.num_segments or loss:
-            return None
-        return ExchangeCall(BufferPool([KIND]), self._run)
-
-    def _run(self, worker: np.ndarray, pushed: np.ndarray) -> list[np.ndarray]:
-        self.arrived.release()
-        assert self.opens.wait(WAIT_SECS)
-        if self.error is not None:
-            raise self.error
-        return [pushed + np.float32(worker)]
-
-    def close(self) -> None:
-        self.is_closed = True
-
-
-@contextmanager
-def ps(monkeypatch: pytest.MonkeyPatch, graph: Graph, limit: int = 4) -> Iterator[tuple[Exchanges, Callable[[], None]]]:
-    """A ps that trains generation 1 of a run, and a function that ends it."""
-    monkeypatch.setattr(tested, "has_connections", lambda *_: True)
-    monkeypatch.setattr(tested, "ExchangeGraph", lambda *_: graph)
-    fleet: Any = type("Fleet", (), {"worker_limit": limit})
-    plan: Any = type(
-        "Plan", (), {"run": "run", "generation": 1, "layout": None, "job": type("Job", (), {"fleet": fleet})}
-    )
-    with accepting_exchanges(Address(LOOPBACK, 1), None) as exchanges:
-        yield exchanges, exchanges.admit("grpc://nowhere", plan)
-
-
-def worker(index: int = 0, incarnation: int = 1, generation: int = 1, segments: int = 1) -> Connections:
-    greeting = Greeting(
-        version=psfleet.__version__,
-        run="run",
-        generation=generation,
-        worker=index,
-        incarnation=incarnation,
-        session="",
-        carries="pushes",
-    )
-    made = Connections(greeting, None, "ps", WAIT_SECS, WAIT_SECS)
-    made.expect(0, [BufferPool([KIND]) for _ in range(segments)])
-    return made
-
-
-def connect(connections: Connections, exchanges: Exchanges) -> int:
-    return connections.open([Address(LOOPBACK, 1)], [exchanges.port])
-
-
-def ones() -> list[np.ndarray]:
-    return [np.ones(SIZE, np.float32)]
 
 
 def test_each_worker_gets_its_own_reply(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,21 +108,50 @@ def test_a_push_to_a_segment_that_does_not_exist_ends_the_session(monkeypatch: p
     with ps(monkeypatch, Graph()) as (exchanges, _):
         connections = worker()
         session = connect(connections, exchanges)
+        connections.start(session, 0, 1, 0, ones())
+        with pytest.raises(LostPeerError):
+            connections.finish(session)
+
+
+def test_a_push_of_a_loss_that_does_not_exist_ends_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ps(monkeypatch, Graph()) as (exchanges, _):
+        connections = worker()
+        session = connect(connections, exchanges)
         with pytest.raises(LostPeerError):
             connections.exchange(session, 0, 1, ones())
 
 
-def test_a_worker_that_waits_long_hears_that_the_ps_lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its ps sends signs of life more often than a worker takes it for lost."""
-    monkeypatch.setattr(tested, "ALIVE_SECS", 0.05)
-    monkeypatch.setattr("worker_service.connections.SILENT_SECS", 1.0)
+def test_an_exchange_that_fails_unexpectedly_is_told_and_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     graph = Graph()
-    graph.opens.clear()
+    graph.error = ValueError("a bug")
     with ps(monkeypatch, graph) as (exchanges, _):
         connections = worker()
         session = connect(connections, exchanges)
-        threading.Timer(2.5, graph.opens.set).start()
-        assert connections.exchange(session, 0, 0, ones())[0].tolist() == [1] * SIZE
+        with pytest.raises(LostPeerError, match="ps 0: ValueError: a bug"):
+            connections.exchange(session, 0, 0, ones())
+        wait_until(lambda: not exchanges._sessions, WAIT_SECS, "no session")
+    assert "the exchange of worker 0 failed" in caplog.text
+
+
+def test_segments_are_answered_one_after_the_other_where_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = threading.Thread
+
+    def limited(*args: Any, target: Any, **kwargs: Any) -> threading.Thread:
+        if target.__name__ == "_answer":
+            raise RuntimeError("can't start new thread")
+        return real(*args, target=target, **kwargs)
+
+    with ps(monkeypatch, Graph(num_segments=3)) as (exchanges, _):
+        connections = worker(segments=3)
+        session = connect(connections, exchanges)
+        monkeypatch.setattr(tested.threading, "Thread", limited)
+        for segment in (2, 1, 0):
+            connections.start(session, 0, segment, 0, ones())
+        assert len(connections.finish(session)) == 3
         connections.close()
 
 

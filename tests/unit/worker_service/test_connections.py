@@ -64,7 +64,7 @@ def worker(*ps: Ps, segments: int = 1, step_secs: float = WAIT_SECS) -> Iterator
     address = Address(LOOPBACK, 1)
     with ExitStack() as stack:
         ports = [stack.enter_context(exchanging(address, None, lambda _: "", each.serve)) for each in ps]
-        connections = Connections(GREETING, None, "ps", step_secs, WAIT_SECS)
+        connections = Connections(GREETING, None, "ps", step_secs)
         for shard in range(len(ps)):
             connections.expect(shard, [BufferPool([TensorKind(np.dtype(np.float32), SIZE)]) for _ in range(segments)])
         stack.callback(connections.close)
@@ -188,24 +188,64 @@ def test_closing_ends_a_step_that_waits() -> None:
 
 
 def test_a_push_that_fails_on_another_thread_ends_the_step() -> None:
-    def close(replies: Connection, *_: object) -> None:
-        replies.close()
+    """A ps that answers before it has the push, and then does not take it."""
 
-    with worker(Ps(close), Ps()) as (connections, connect):
+    class Hasty(Ps):
+        def serve(self, greeting: Greeting, pushes: Connection, replies: Connection) -> None:
+            pushes.receive(PUSH.size)
+            doubled(replies, 0, np.zeros(SIZE, np.float32))
+            pushes.close()
+            self.is_over.wait(WAIT_SECS)
+
+    hasty = Hasty()
+    with worker(hasty, Ps()) as (connections, connect):
         session = connect()
-
-        def step() -> None:
-            for shard in range(2):
-                connections.start(session, shard, 0, 0, gradient(1))
+        connections.start(session, 0, 0, 0, [np.zeros(20_000_000, np.float32)])
+        connections.start(session, 1, 0, 0, gradient(1))
+        with pytest.raises(LostPeerError, match="connection with a ps"):
             connections.finish(session)
+        hasty.is_over.set()
 
-        with pytest.raises(LostPeerError):
-            step()
+
+def test_a_failure_of_an_earlier_session_does_not_end_the_present_one() -> None:
+    with worker(Ps()) as (connections, connect):
+        earlier, present = connect(), connect()
+        connections._end(earlier)
+        assert connections.exchange(present, 0, 0, gradient(3))[0][0] == 6
+
+
+@pytest.mark.parametrize("is_accepted", [True, False])
+def test_closing_ends_the_opening_of_connections(is_accepted: bool) -> None:
+    """A ps that accepts connections and says nothing, and one that accepts all while they are closed."""
+    connections = Connections(GREETING, None, "ps", WAIT_SECS)
+    connections.expect(0, [BufferPool([TensorKind(np.dtype(np.float32), SIZE)])])
+    address = Address(LOOPBACK, 1)
+    greeted, may_go_on = threading.Event(), threading.Event()
+
+    def refusal(greeting: Greeting) -> str:
+        greeted.set()
+        assert may_go_on.wait(WAIT_SECS)
+        return ""
+
+    with exchanging(address, None, refusal, Ps().serve) as port, ThreadPoolExecutor(1) as pool:
+        opened = pool.submit(connections.open, [address], [port])
+        assert greeted.wait(WAIT_SECS)
+        if is_accepted:
+            may_go_on.set()
+            opened.result(WAIT_SECS)
+        began = time.monotonic()
+        connections.close()
+        if not is_accepted:
+            with pytest.raises(LostPeerError):
+                opened.result(WAIT_SECS)
+            assert time.monotonic() - began < tested.CONNECT_SECS, "nobody waits for the ps"
+            may_go_on.set()
+        assert not connections._peers
 
 
 def test_a_ps_that_refuses_the_worker_is_no_program_error() -> None:
     address = Address(LOOPBACK, 1)
-    connections = Connections(GREETING, None, "ps", 1.0, WAIT_SECS)
+    connections = Connections(GREETING, None, "ps", 1.0)
     connections.expect(0, [BufferPool([TensorKind(np.dtype(np.float32), SIZE)])])
     with (
         exchanging(address, None, lambda _: "this ps does not train generation 1", Ps().serve) as port,
@@ -215,7 +255,7 @@ def test_a_ps_that_refuses_the_worker_is_no_program_error() -> None:
 
 
 def test_a_ps_that_cannot_be_reached_is_named_with_its_port() -> None:
-    connections = Connections(GREETING, None, "ps", 1.0, WAIT_SECS)
+    connections = Connections(GREETING, None, "ps", 1.0)
     connections.expect(0, [BufferPool([TensorKind(np.dtype(np.float32), SIZE)])])
     with pytest.raises(UnreachableError, match=r"ps 0 accepts no connection at 127.0.0.1:1: "):
         connections.open([Address(LOOPBACK, 20000)], [1])

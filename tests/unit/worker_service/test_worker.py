@@ -17,7 +17,7 @@ from psfleet.errors import DeadlineError, LostPeerError, ProgramError
 from worker_service import replication
 from worker_service import worker as worker_module
 from worker_service.progress import TrainingProgress
-from worker_service.session_errors import UnreachableError
+from worker_service.session_errors import LostConnectionError, UnreachableError
 from worker_service.worker import SAME_ERROR_LIMIT, Worker
 
 STALL_SECS, FIRST_BATCH_SECS = 600, 1800
@@ -157,6 +157,11 @@ def test_a_worker_that_has_waited_for_the_first_batch_of_another_waits_for_its_s
     fleet.lose(at=FIRST_BATCH_SECS + 60)
     with pytest.raises(DeadlineError, match="gave up after 600 s"):
         fleet.lose(at=FIRST_BATCH_SECS + STALL_SECS)
+
+
+def test_the_program_is_not_at_fault_if_connections_are_lost_again_and_again(fleet: Fleet) -> None:
+    for at in range(2 * SAME_ERROR_LIMIT):
+        fleet.lose(at, LostConnectionError("nothing was heard of a ps for 15 s"))
 
 
 def test_the_program_is_at_fault_if_its_step_fails_again_and_again_on_a_healthy_fleet(fleet: Fleet) -> None:
