@@ -21,8 +21,9 @@ class TokenSender:
     - The end of a step changes the global step first, and then reads `waiting`. A worker that saw the old global step
       after it had registered is therefore in `waiting` when that is read, unless the end of an earlier step has
       removed it, which then sent it a token.
-    - Each worker has a queue of its own, so no other can take its token. A wait that a token of an earlier step ends
-      too soon starts over, registration included.
+    - Each worker index has a queue of its own. Only the wait of a process that had the index before can take its token;
+      such a wait ends with its step, or at the deadline of a step, and each of both has registered for a token. A wait
+      that a token of an earlier step ends too soon starts over, registration included.
     - A worker that dies leaves a registration or a token. Its successor's first wait takes the token and starts over.
 
     Args of the constructor:
