@@ -51,7 +51,7 @@ class ColocatedPs:
         self._settings, self._stop = settings, stop
         self._leaving = threading.Event()
         show_gpus(job.device, settings.index)
-        target = boot(plane.own, _device(job.device), job.device.virtual_cpus, reacts_while_computing=True)
+        target = boot(plane.own, device_of_both(job.device), job.device.virtual_cpus, reacts_while_computing=True)
         plane.check()
         self.servicer = ControlServicer(target, settings.run, settings.cause, plane, exchanges)
         self._metrics = PsMetrics(settings.index)
@@ -87,9 +87,9 @@ class ColocatedPs:
             self._stop.end_process(code)
 
 
-def _device(device: Device) -> Device:
+def device_of_both(device: Device) -> Device:
     """The device with two threads for operations at least: one of them waits for other ps, which wait for this one."""
-    return device.model_copy(update={"inter_op_threads": None}) if device.inter_op_threads == 1 else device
+    return device.model_copy(update={"inter_op_threads": None}) if device.inter_op_threads in (0, 1) else device
 
 
 @contextmanager

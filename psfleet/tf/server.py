@@ -17,7 +17,7 @@ from psfleet.job.job import Job
 from psfleet.job.sections import Device
 from psfleet.polling import wait_until
 from psfleet.service import settings
-from psfleet.service.cpu import num_threads
+from psfleet.service.cpu import num_threads, num_usable_cpus
 from psfleet.tf.error_text import reason
 from psfleet.tf.loopback import bound_to
 from psfleet.tls.listeners import process_listens_on, process_listens_on_loopback_alone
@@ -112,7 +112,8 @@ def server_config(device: Device | None, reacts_while_computing: bool) -> v1.Con
     config = session_config(device)
     is_given = device is not None and device.inter_op_threads is not None
     # 0 is TensorFlow's default: one for each core.
-    if reacts_while_computing and not is_given and config.inter_op_parallelism_threads == 1:
+    threads = config.inter_op_parallelism_threads or num_usable_cpus()
+    if reacts_while_computing and not is_given and threads == 1:
         config.inter_op_parallelism_threads = 2
     return config
 
