@@ -18,6 +18,7 @@ from psfleet.control.client import PsClient
 from psfleet.errors import PsfleetError
 from psfleet.exchange.connection import Connection
 from psfleet.exchange.messages import Answer, Greeting, receive_text, send_text
+from psfleet.exchange.tls import EncryptedSocket
 from psfleet.manifests.container import EXCHANGE_PORT, TUNNEL_PORT
 from psfleet.service.process_environment import prepare_tensorflow
 from psfleet.tls.identity import Identity
@@ -114,7 +115,8 @@ def answers_greeting(host: str, context: ssl.SSLContext | None) -> bool:
     """Whether the port for exchanges says why it refuses a session, which it says to workers only."""
     try:
         with socket.create_connection((host, EXCHANGE_PORT), SECS) as plain:
-            connection = Connection(plain if context is None else context.wrap_socket(plain))
+            encrypted = None if context is None else EncryptedSocket(plain, context, "ps")
+            connection = Connection(plain, encrypted)
             send_text(connection, GREETING)
             return bool(receive_text(connection, Answer).refusal)
     except OSError:
