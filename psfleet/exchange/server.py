@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 GREETING_SECS = 10.0
 """For the greeting on a new connection, and for the second connection of a session."""
 MAX_GREETINGS = 64
-"""Connections that have not greeted yet; further ones are closed at once. Each has two threads."""
+"""Connections that have not greeted yet; further ones wait to be accepted. Each has two threads."""
 RETRY_SECS = 0.2
 WORKER = "worker"
 
@@ -49,19 +49,21 @@ class ExchangeServer:
         self._identity = identity
         self._refusal = refusal
         self._serve = serve
-        self._lock = threading.Lock()
-        self._num_greetings = 0
+        self._greetings = threading.Semaphore(MAX_GREETINGS)
         self._halves = Halves(GREETING_SECS)
         self._is_over = threading.Event()
 
     def accept_all(self) -> None:
         """Accepts connections until it is closed."""
         while not self._is_over.is_set():
+            if not self._greetings.acquire(timeout=RETRY_SECS):
+                continue
             try:
                 sock, _ = self._listener.accept()
             except OSError as error:
                 # For example because this process has too many files open.
                 logger.debug("no connection is accepted: %s", error)
+                self._greetings.release()
                 self._is_over.wait(RETRY_SECS)
                 continue
             try:
@@ -69,20 +71,15 @@ class ExchangeServer:
             except RuntimeError as error:
                 logger.warning("a connection is not accepted: %s", error)
                 sock.close()
+                self._greetings.release()
                 self._is_over.wait(RETRY_SECS)
 
     def _greet(self, sock: socket.socket) -> None:
-        """Receives the greeting on a connection, on threads of their own; closes it if too many wait for theirs.
+        """Receives the greeting on a connection, on threads of their own.
 
         Raises:
             RuntimeError: No thread can be started.
         """
-        with self._lock:
-            is_full = self._num_greetings >= MAX_GREETINGS
-            self._num_greetings += not is_full
-        if is_full:
-            sock.close()
-            return
         # Of the whole greeting: a timeout of the socket is one of each byte.
         timer = threading.Timer(GREETING_SECS, _shut_down, [sock])
         timer.daemon = True
@@ -91,12 +88,7 @@ class ExchangeServer:
             threading.Thread(target=self._greeted, args=(sock, timer), name="exchange", daemon=True).start()
         except RuntimeError:
             timer.cancel()
-            self._end_greeting()
             raise
-
-    def _end_greeting(self) -> None:
-        with self._lock:
-            self._num_greetings -= 1
 
     def _greeted(self, sock: socket.socket, timer: threading.Timer) -> None:
         """Receives the greeting on a connection; the thread of the one with pushes serves the session."""
@@ -105,7 +97,7 @@ class ExchangeServer:
                 session = self._session(sock)
             finally:
                 timer.cancel()
-                self._end_greeting()
+                self._greetings.release()
             if session is None:
                 return
             greeting, pushes, replies = session

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
@@ -67,6 +68,21 @@ def test_replies_whose_pushes_never_come_are_not_kept(monkeypatch: pytest.Monkey
         assert greeted(replies) == ""
         with pytest.raises(LOST):
             replies.receive(1)
+
+
+def test_all_of_many_workers_that_connect_at_once_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they do when a generation begins."""
+    monkeypatch.setattr(server, "MAX_GREETINGS", 2)
+    ps = Ps()
+
+    def connect(number: int) -> bool:
+        with session(port, session=str(number)) as (pushes, replies):
+            pushes.send([b"x"])
+            return replies.receive(1) == b"x"
+
+    with served(ps) as port, ThreadPoolExecutor(24) as pool:
+        assert list(pool.map(connect, range(24))) == [True] * 24
+    assert ps.num_sessions == 24
 
 
 def test_strangers_that_say_nothing_do_not_keep_workers_away(monkeypatch: pytest.MonkeyPatch) -> None:
