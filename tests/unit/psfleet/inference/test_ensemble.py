@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from support.one_input_model import METADATA
+from support.virtual_loop import run_virtually
 
 from psfleet.inference.batches import MAX_IN_FLIGHT, Batcher, Combined, Inputs
 from psfleet.inference.ensemble import GRACE_SECS, MIN_SILENT_SECS, Ensemble
@@ -99,7 +100,7 @@ def test_queries_that_have_waited_behind_a_lost_member_have_time_for_the_others(
         queries = [batcher.answer(X) for _ in range(MAX_IN_FLIGHT + 4)]
         return await asyncio.gather(*queries, return_exceptions=True)
 
-    found = asyncio.run(ask())
+    found = run_virtually(ask())
     assert [each.num_models if isinstance(each, Combined) else each for each in found] == [1] * len(found)
     assert len(lost.numbers) == MAX_IN_FLIGHT, "it is late after half of the time"
 
