@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from psfleet.errors import BadJobError
-from psfleet.service.channel_options import RECONNECT
+from psfleet.service.channel_options import PINGS, RECONNECT
 
 if TYPE_CHECKING:
     # Not imported without TLS: it takes 80 ms.
@@ -20,6 +20,8 @@ CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
     ("grpc.initial_reconnect_backoff_ms", 100),
     *RECONNECT,
+    # A peer whose address is gone closes nothing: the kernel would send to it again for a quarter of an hour.
+    *PINGS,
     ("grpc.enable_http_proxy", 0),
 )
 

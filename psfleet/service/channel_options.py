@@ -23,11 +23,13 @@ KEEPALIVE = (
 gRPC waits for the answer to a ping for `ping_timeout_ms`, a minute by default, whatever the keepalive timeout is.
 """
 
-ATTENDANCE = (
+PINGS = (
     *KEEPALIVE,
-    ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5000),
 )
+"""Options of both ends of a control channel: a server that does not expect so many pings ends the connection."""
+
+ATTENDANCE = (*PINGS, ("grpc.http2.max_pings_without_data", 0))
 """Options of both ends of a client's registration, over which nothing but pings is sent for hours.
 
 By default gRPC ends a connection on which pings come more often than every 5 minutes.
