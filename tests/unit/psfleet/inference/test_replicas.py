@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.one_input_model import METADATA
+from support.virtual_loop import run_virtually
 
 from psfleet.inference.batches import Batcher, Combined, Inputs
 from psfleet.inference.ensemble import Ensemble
@@ -44,7 +45,7 @@ def in_loop(use: Callable[[Callable[[], asyncio.Task[Combined]]], Awaitable[Any]
         loop = asyncio.get_running_loop()
         return await use(lambda: loop.create_task(ensemble.ask(X, loop.time())))
 
-    return asyncio.run(run())
+    return run_virtually(run())
 
 
 async def begun() -> None:
@@ -134,7 +135,7 @@ def test_another_replica_answers_a_query_that_has_waited_for_most_of_the_time(wa
         assert (await task).outputs[0][0] == 1
         assert (len(silent.numbers), ensemble.is_late(0)) == (1, False)
 
-    asyncio.run(run())
+    run_virtually(run())
 
 
 def test_a_third_replica_answers_when_two_do_not() -> None:
@@ -236,5 +237,5 @@ def test_each_replica_has_two_batches_at_a_time() -> None:
         release.set()
         await asyncio.gather(*tasks)
 
-    asyncio.run(run())
+    run_virtually(run())
     assert asked == [1] * 8
