@@ -9,10 +9,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from psfleet.addresses import Address
+from psfleet.exchange.connection import send_pieces
 
 CONNECT_SECS = 120.0
-MAX_PIECES = 512
-"""Arrays in one system call, less than IOV_MAX."""
 
 
 class Link:
@@ -25,13 +24,7 @@ class Link:
 
     def send(self, pieces: Iterable[np.ndarray]) -> None:
         """Sends arrays one after the other, without a copy that joins them."""
-        left = [piece.data.cast("B") for piece in pieces if piece.size]
-        while left:
-            sent = self._socket.sendmsg(left[:MAX_PIECES])
-            while left and sent >= len(left[0]):
-                sent -= len(left.pop(0))
-            if sent:
-                left[0] = left[0][sent:]
+        send_pieces(self._socket, [piece.data.cast("B") for piece in pieces if piece.size])
 
     def receive(self, array: np.ndarray) -> np.ndarray:
         """Fills an array.

@@ -16,10 +16,9 @@ from ps_service.worker_record import CHIEF
 from psfleet.exchange.buffers import BufferPool, TensorKind
 from psfleet.layout.segments import Segment
 from psfleet.tf import ShardVariables, container_name, shard_segments
-from psfleet.tf.bucket_zeros import with_zeros
 from psfleet.tf.optimizer_slots import exchanged_slots
 from psfleet.tf.own_session import OwnSession, repeat_refused, unoptimized
-from psfleet.tf.ps_half import PsHalf
+from psfleet.tf.ps_half import PsHalf, rounded, with_zeros
 from psfleet.tf.repeated_call import RepeatedCall
 from psfleet.tf.state_wire import StateWire
 from psfleet.tf.waits import waits_of
@@ -91,10 +90,10 @@ class ExchangeGraph:
     def __init__(self, session_target: str, plan: ShardPlan) -> None:
         job = plan.job
         self._wire = tf.dtypes.as_dtype(job.update.wire)
-        self._options = v1.RunOptions(timeout_in_ms=int(job.deadlines.step_secs * 1000) * job.update.round_steps)
+        self._options = v1.RunOptions(timeout_in_ms=int(job.round_secs * 1000))
         # A while loop of control flow v2 is a function call; see `StepGraph`.
         v1.disable_control_flow_v2()
-        self.step_secs = job.deadlines.step_secs * job.update.round_steps
+        self.step_secs = job.round_secs
         self._made: dict[tuple[int, int, bool], _Made] = {}
         with tf.Graph().as_default() as graph, tf.device("/device:CPU:0"):
             self._index = v1.placeholder(tf.int32, [], name="worker")
@@ -160,8 +159,6 @@ class ExchangeGraph:
         awaited = tf.identity(stamped)
         waited = half.await_pull([awaited.op], awaited)
         progress, values, state, words = half.read([waited])
-        number = len(variables.buckets)
-        pulled = [tf.cast(value, self._wire) for value in values[:number]] + values[number:]
         numbers = tf.concat([progress, words], 0) if variables.scalars else progress
-        reply = [numbers, *state_wire.pull(state), *pulled]
+        reply = [numbers, *state_wire.pull(state), *rounded(variables, values, self._wire)]
         return _Made([stamp, *states, *buckets, *slots], stamped, reply, is_split)

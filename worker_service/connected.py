@@ -16,7 +16,7 @@ from psfleet.layout import FlatLayout, Layout
 from psfleet.tf.state_wire import StateWire
 from worker_service.connections import Connections
 from worker_service.frontends.flat import elements
-from worker_service.pulled import Pulled
+from worker_service.pulled import Pulled, split
 from worker_service.push_pull import Exchange
 
 _tokens = itertools.count()
@@ -77,9 +77,7 @@ class ConnectedSegment:
         numbers, *rest = tensors
         averages = [rest.pop(0) for _ in self._state_wire.pull_sizes]
         states, _ = self._state_wire.pulled(averages[0] if averages else tf.zeros([0], tf.uint8), own_state)
-        count = len(self._variables.buckets)
-        buckets = [tf.cast(value, tf.float32) for value in rest[:count]]
-        slots = [tf.concat(rest[at : at + count], 0) for at in range(count, len(rest), count)]
+        buckets, slots = split([tf.cast(value, tf.float32) for value in rest], len(self._variables.buckets))
         return Pulled(numbers[:2], buckets, states[0] if states else own_state, slots, numbers[2:])
 
 

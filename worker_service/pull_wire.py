@@ -9,9 +9,10 @@ import tensorflow as tf
 
 from psfleet.layout.segments import Segment
 from psfleet.tf import ShardVariables
+from psfleet.tf.ps_half import rounded
 from psfleet.tf.state_wire import StateWire
 from worker_service.bucket_wire import bits, numbers
-from worker_service.pulled import Pulled
+from worker_service.pulled import Pulled, split
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class PullWire:
         """
         with tf.device(self._variables.device):
             averages = self._state_wire.pull(state) if has_own_state else []
-            sent = self.rounded(values)
+            sent = rounded(self._variables, values, self._wire)
             progress = tf.concat([progress, words], 0) if self._variables.scalars else progress
             if self._is_small:
                 sent[0] = tf.concat([sent[0], *averages, bits(progress, self._wire)], 0)
@@ -98,13 +99,6 @@ class PullWire:
         """The state on the worker; only the first segment has one, and an empty tensor would be a message, too."""
         return tf.identity(state) if self._segment.is_first else tf.zeros([0], tf.uint8)
 
-    def rounded(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """What is sent of `ShardVariables.exchanged`: the buckets in the wire type, and slots as they are."""
-        number = len(self._variables.buckets)
-        return [*[tf.cast(bucket, self._wire) for bucket in values[:number]], *values[number:]]
-
     def split(self, received: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """The buckets of what was received, and each slot as `[shard_size]`."""
-        number = len(self._variables.buckets)
-        slots = [tf.concat(received[at : at + number], 0) for at in range(number, len(received), number)]
-        return list(received[:number]), slots
+        return split(received, len(self._variables.buckets))

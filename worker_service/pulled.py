@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -24,3 +25,9 @@ class Pulled:
     state: tf.Tensor
     slots: list[tf.Tensor]
     words: tf.Tensor
+
+
+def split(received: Sequence[tf.Tensor], num_buckets: int) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """The buckets of what was received, and each slot as `[shard_size]`."""
+    slots = [tf.concat(received[at : at + num_buckets], 0) for at in range(num_buckets, len(received), num_buckets)]
+    return list(received[:num_buckets]), slots

@@ -10,9 +10,8 @@ from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.layout.segments import Segment
 from psfleet.tf import ShardVariables, ps_device
-from psfleet.tf.bucket_zeros import with_zeros
 from psfleet.tf.optimizer_slots import OptimizerSlots
-from psfleet.tf.ps_half import PsHalf
+from psfleet.tf.ps_half import PsHalf, rounded, with_zeros
 from psfleet.tf.state_wire import StateWire
 from psfleet.tf.table_calls import shard_name
 from psfleet.tf.waits import waits_of
@@ -188,7 +187,7 @@ class Exchange:
                     state = tf.where(is_ahead, previous.read_value(), state)
                 for previous in variables.previous_words:
                     words = tf.where(is_ahead, previous.read_value(), words)
-            sent = self._pulls.rounded(values)
+            sent = rounded(variables, values, self._wire)
             with tf.control_dependencies([*values, state, words]):
                 started_step = variables.started_step.read_value()
             progress = tf.concat([tf.stack([global_step, final_step, started_step]), words], 0)

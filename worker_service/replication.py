@@ -58,7 +58,7 @@ class BetweenGraph:
         return WorkerSession(graph, context.job, context.tasks.ps, context.tasks.own, context.index, peers, connect)
 
     def _connect(self, connections: Connections) -> int:
-        """Opens the connections of a session, at the ports that the ps have told."""
+        """Opens the connections of a session, at the ports that the ps report."""
         ports = [0 if state is None else state.exchange_port for state in self._heartbeat.states]
         return connections.open([client.address for client in self._context.fleet.ps], ports)
 
@@ -102,5 +102,4 @@ class BetweenGraph:
             carries="pushes",
         )
         role = "worker" if job.fleet.colocate else "ps"
-        step_secs = job.deadlines.step_secs * job.update.round_steps
-        return Connections(greeting, context.identity, role, step_secs)
+        return Connections(greeting, context.identity, role, job.round_secs)

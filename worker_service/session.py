@@ -68,7 +68,7 @@ class WorkerSession:
         self._step_secs = job.deadlines.step_secs
         self._num_microbatches = job.train.accumulate
         self._options = v1.RunOptions(timeout_in_ms=int(self._step_secs * 1000))
-        self._barrier = v1.RunOptions(timeout_in_ms=int(self._step_secs * 1000) * job.update.round_steps)
+        self._barrier = v1.RunOptions(timeout_in_ms=int(job.round_secs * 1000))
         self._opened: Future[np.ndarray] = Future()
         self._session = v1.Session(f"grpc://{own.data}", graph=step.graph, config=config)
         self._closing, self.closed = threading.Lock(), threading.Event()

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-ALIGNMENT = 64
-"""Bytes; TensorFlow copies arrays that are not aligned to so many (EIGEN_MAX_ALIGN_BYTES)."""
+from psfleet.layout import ALIGNMENT_BYTES
+
 MAX_FREE = 4
 """Buffers that a pool keeps; one that is needed beyond them is made anew."""
 OWN_REFERENCES = 3
@@ -47,15 +47,15 @@ class BufferPool:
         end = 0
         for each in kinds:
             self._offsets.append(end)
-            end += -(-each.num_bytes // ALIGNMENT) * ALIGNMENT
-        self._size = end + ALIGNMENT
+            end += -(-each.num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        self._size = end + ALIGNMENT_BYTES
 
     def take(self) -> list[np.ndarray]:
         """Arrays of the kinds of the pool, with any content."""
         with self._lock:
             buffer = self._free()
             # Each refers to the buffer itself, also as a slice of a slice: NumPy's `base` is what owns the memory.
-            start = -buffer.ctypes.data % ALIGNMENT
+            start = -buffer.ctypes.data % ALIGNMENT_BYTES
             return [
                 buffer[start + at : start + at + each.num_bytes].view(each.dtype)
                 for at, each in zip(self._offsets, self.kinds, strict=True)

@@ -57,17 +57,7 @@ class Connection:
                 for piece in joined(left):
                     self._encrypted.sendall(piece)
             else:
-                self._send_plain(left)
-
-    def _send_plain(self, left: list[memoryview]) -> None:
-        first = 0
-        while first < len(left):
-            sent = self._socket.sendmsg(left[first : first + MAX_PIECES])
-            while first < len(left) and sent >= len(left[first]):
-                sent -= len(left[first])
-                first += 1
-            if sent:
-                left[first] = left[first][sent:]
+                send_pieces(self._socket, left)
 
     def can_send(self) -> bool:
         """Whether a few bytes can be sent now without waiting."""
@@ -111,18 +101,31 @@ class Connection:
                 if self._is_closed and not self._num_users:
                     self._socket.close()
 
-    def end(self) -> None:
-        """Ends what waits for this connection, at both ends; from any thread."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-
     def close(self) -> None:
         """Ends the connection, and frees it once no thread uses it; from any thread, any number of times."""
-        self.end()
+        with suppress(OSError):
+            # Closing alone would not wake a thread that waits, here or at the other end.
+            self._socket.shutdown(socket.SHUT_RDWR)
         with self._lock:
             self._is_closed = True
             if not self._num_users:
                 self._socket.close()
+
+
+def send_pieces(sock: socket.socket, left: list[memoryview]) -> None:
+    """Sends pieces of bytes that are not empty one after the other, without a copy that joins them.
+
+    Args:
+        left: Is changed.
+    """
+    first = 0
+    while first < len(left):
+        sent = sock.sendmsg(left[first : first + MAX_PIECES])
+        while first < len(left) and sent >= len(left[first]):
+            sent -= len(left[first])
+            first += 1
+        if sent:
+            left[first] = left[first][sent:]
 
 
 def joined(pieces: Sequence[memoryview]) -> list[memoryview]:

@@ -39,7 +39,7 @@ class Halves:
         """Keeps a connection.
 
         Raises:
-            ConnectionError: Its session has one, or the ps ends.
+            ConnectionError: Its session has one, the ps ends, or no thread can be started.
         """
         timer = threading.Timer(self._secs, self._drop, [greeting.session])
         timer.daemon = True
@@ -47,7 +47,11 @@ class Halves:
             if greeting.session in self._kept or self._is_over:
                 raise ConnectionError("a session has two connections of replies, or the ps ends")
             self._kept[greeting.session] = Half(greeting, replies, timer)
-        timer.start()
+        try:
+            timer.start()
+        except RuntimeError as error:
+            self._pop(greeting.session)
+            raise ConnectionError(f"the connection of replies cannot be kept: {error}") from error
 
     def take(self, greeting: Greeting) -> Connection:
         """The connection of replies of the session of a connection of pushes, which is kept no longer.

@@ -15,12 +15,8 @@ if TYPE_CHECKING:
     # Not imported without TLS: it takes 80 ms.
     from psfleet.tls.identity import Identity
 
-CERTIFICATE, KEY = "tls.crt", "tls.key"
-"""Files in the folder of an identity; see `psfleet.tls.identity`."""
 CHUNK_BYTES = 1 << 18
 """Encrypted, or received, at once."""
-SETTLE_SECS = 2.0
-"""For files that do not match while they are replaced."""
 
 logger = logging.getLogger("psfleet")
 
@@ -48,7 +44,7 @@ class EncryptedSocket:
         role: The peer's, as a client; None: this end is the server.
 
     Raises (from all methods that send or receive, and the constructor):
-        OSError: As a socket; `ssl.SSLError`: The other end does not speak TLS, or has no certificate that fits.
+        OSError: As a socket; `ssl.SSLError`: The other end does not speak TLS, or has no valid certificate.
     """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, role: str | None = None) -> None:
@@ -114,6 +110,8 @@ class EncryptedSocket:
 
 def _with_certificate(context: ssl.SSLContext, identity: Identity) -> ssl.SSLContext:
     """Adds authority, certificate and key; the latter two from their files, which may be replaced one by one."""
+    from psfleet.tls.identity import CERTIFICATE, KEY, SETTLE_SECS
+
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(cadata=identity.current().authority.decode())
 

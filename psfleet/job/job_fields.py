@@ -111,6 +111,11 @@ class JobFields(Section):
         return self.train.gradient_examples * self.update.round_steps
 
     @property
+    def round_secs(self) -> float:
+        """Until a step is complete, in averaging mode a round: `deadlines.step_secs` for each of its steps."""
+        return self.deadlines.step_secs * self.update.round_steps
+
+    @property
     def least_workers(self) -> int:
         """The smallest number of workers and spares that can make a step, whichever they are.
 

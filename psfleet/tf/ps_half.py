@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from psfleet.layout.buckets import Bucket
 from psfleet.tf.optimizer_slots import to_words
 from psfleet.tf.shard_variables import ShardVariables, secs_since
 from psfleet.tf.waits import Index, Waits
@@ -100,3 +101,22 @@ class PsHalf:
     def words(self) -> tf.Tensor:
         """The optimizer's scalars, see `to_words`."""
         return to_words([scalar.read_value() for scalar in self._variables.scalars.values()])
+
+
+def with_zeros(every: Sequence[Bucket], own: Sequence[Bucket], arrived: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """On the ps: what has arrived of `own`, and zeros for the buckets of other losses.
+
+    Args:
+        every: All buckets of the shard.
+        arrived: Begins with `own`; what follows is kept if these are all.
+    """
+    if len(own) == len(every):
+        return list(arrived)
+    found = dict(zip(own, arrived, strict=False))
+    return [found[each] if each in found else tf.zeros([each.size]) for each in every]
+
+
+def rounded(variables: ShardVariables, values: Sequence[tf.Tensor], wire: tf.DType) -> list[tf.Tensor]:
+    """What is sent of `ShardVariables.exchanged`: the buckets in the wire type, and slots as they are."""
+    number = len(variables.buckets)
+    return [*[tf.cast(bucket, wire) for bucket in values[:number]], *values[number:]]

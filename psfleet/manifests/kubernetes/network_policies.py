@@ -129,5 +129,5 @@ def _workers(job: Job, indices: Sequence[int]) -> Object:
 def _ports_elsewhere(job: Job) -> list[int]:
     """The ports of `fleet.ps_addresses`: of each that for control, exchange, and TensorFlow, or the tunnel with TLS."""
     ps = [Address.parse(text) for text in job.fleet.ps_addresses or ()]
-    of_each = [(at.control_port, at.exchange_port, at.tunnel_port if job.tls else at.port) for at in ps]
-    return sorted({port for ports_of_one in of_each for port in ports_of_one})
+    data = {at.tunnel_port if job.tls else at.port for at in ps}
+    return sorted(data.union(*((at.control_port, at.exchange_port) for at in ps)))

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.duplex import Steps
-from benchmarks.tcp_links import MAX_PIECES, Link, accepted, connected
+from benchmarks.tcp_links import Link, accepted, connected
+from psfleet.exchange.connection import MAX_PIECES
 from psfleet.processes.ports import free_addresses
 
 pytestmark = pytest.mark.usefixtures("closed_links")

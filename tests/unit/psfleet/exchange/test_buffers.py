@@ -6,7 +6,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from psfleet.exchange.buffers import ALIGNMENT, MAX_FREE, BufferPool, TensorKind
+from psfleet.exchange.buffers import MAX_FREE, BufferPool, TensorKind
+from psfleet.layout import ALIGNMENT_BYTES
 
 KINDS = [TensorKind(np.dtype(np.int64), 3), TensorKind(np.dtype(np.float32), 1000)]
 
@@ -15,8 +16,8 @@ def test_arrays_have_their_types_and_sizes_and_are_aligned() -> None:
     pool = BufferPool(KINDS)
     numbers, values = pool.take()
     assert (numbers.dtype, numbers.size, values.dtype, values.size) == (np.int64, 3, np.float32, 1000)
-    assert numbers.ctypes.data % ALIGNMENT == 0
-    assert values.ctypes.data % ALIGNMENT == 0
+    assert numbers.ctypes.data % ALIGNMENT_BYTES == 0
+    assert values.ctypes.data % ALIGNMENT_BYTES == 0
     assert pool.num_bytes == 3 * 8 + 1000 * 4
 
 
