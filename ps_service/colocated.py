@@ -20,7 +20,7 @@ from psfleet.service.metrics import Readings
 from psfleet.service.process import Stop, log_failure
 from psfleet.service.settings import INDEX, Settings
 from psfleet.tf.gpus import show_gpus
-from psfleet.tf.server import boot
+from psfleet.tf.server import boot, num_op_threads, session_config
 from psfleet.tls.data_plane import DataPlane, data_plane
 
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ class ColocatedPs:
 
 def device_of_both(device: Device) -> Device:
     """The device with two threads for operations at least: one of them waits for other ps, which wait for this one."""
-    return device.model_copy(update={"inter_op_threads": None}) if device.inter_op_threads in (0, 1) else device
+    has_one = num_op_threads(session_config(device)) == 1
+    return device.model_copy(update={"inter_op_threads": None}) if has_one else device
 
 
 @contextmanager

@@ -67,7 +67,9 @@ class Session:
             self._count(1)
             call = self._graph.call(segment, loss, self.greeting.worker)
             if call is None or call.pushed.num_bytes != num_bytes:
-                raise ConnectionError(f"a push of {num_bytes} bytes to segment {segment} and loss {loss}")
+                text = f"a push of {num_bytes} bytes to segment {segment} and loss {loss}"
+                self._say_why(text)
+                raise ConnectionError(text)
             tensors = call.pushed.take()
             for each in tensors:
                 self._pushes.receive_into(each)

@@ -20,7 +20,7 @@ from psfleet.exchange.connection import SILENT_SECS, Connection
 from psfleet.exchange.messages import Answer, Greeting, receive_text, send_text
 from psfleet.exchange.tls import EncryptedSocket, client_context
 from worker_service.ps_peer import Peer, Pools
-from worker_service.session_errors import CONNECTION, UnreachableError
+from worker_service.session_errors import CONNECTION, LOST, UnreachableError
 
 if TYPE_CHECKING:
     # Not imported without TLS: it takes 80 ms.
@@ -149,13 +149,14 @@ class Connections:
         with self._lock:
             peers, is_open = self._peers, session == self._number
         if not is_open:
-            raise LostPeerError(f"{CONNECTION}the session has ended")
+            raise LostPeerError(f"{LOST}{CONNECTION}the session has ended")
         try:
             yield peers
         except (OSError, RuntimeError, CancelledError) as error:
             self._end(session)
             silent = f"nothing was heard of a ps for {SILENT_SECS:g} s"
-            raise LostPeerError(CONNECTION + (silent if isinstance(error, TimeoutError) else str(error))) from error
+            text = silent if isinstance(error, TimeoutError) else str(error)
+            raise LostPeerError(f"{LOST}{CONNECTION}{text}") from error
         except LostPeerError as error:
             self._end(session)
             raise LostPeerError(f"{CONNECTION}{error}") from error

@@ -36,8 +36,16 @@ class Peer:
         self._pushes.send([PUSH.pack(segment, loss, sum(each.nbytes for each in tensors)), *tensors])
 
     def send_later(self, segment: int, loss: int, tensors: Sequence[np.ndarray]) -> Future[None]:
-        """Sends a push after those before it, on another thread."""
-        return self._sender.submit(self.send, segment, loss, tensors)
+        """Sends a push after those before it, on another thread; a failure ends the wait for replies, too."""
+        return self._sender.submit(self._send_or_end, segment, loss, tensors)
+
+    def _send_or_end(self, segment: int, loss: int, tensors: Sequence[np.ndarray]) -> None:
+        try:
+            self.send(segment, loss, tensors)
+        except OSError:
+            # The ps may have the header, and would give signs of life until the deadline of the step.
+            self._replies.close()
+            raise
 
     def receive(self, deadline: float) -> list[list[np.ndarray]]:
         """The replies to a push to each segment, by segment.

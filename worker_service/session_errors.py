@@ -33,7 +33,9 @@ class UnreachableError(LostPeerError):
 
 
 CONNECTION = "connection with a ps: "
-"""Begins what an operation of the step says when such a connection has ended."""
+"""Begins what an operation of the step says when a ps has ended such a connection and said why."""
+LOST = "lost "
+"""Stands before that if it has ended without a word."""
 REPLICA = "psfleet_replica_"
 """Followed by the index of its worker: the scope of a replica in the graph of all."""
 
@@ -57,8 +59,8 @@ def translate_errors(at: str = "", worker: int | None = None) -> Iterator[None]:
             raise ProgramError(f"{'' if worker is None else f'worker {worker}'}{at}{failure}") from error
         raise ProgramError(f"the program failed in TensorFlow: {reason(error)}", error.message) from error
     except tf.errors.OpError as error:
-        if found := re.search(rf"{CONNECTION}(.*)", error.message):
-            raise LostConnectionError(found[1]) from error
+        if found := re.search(rf"({LOST})?{CONNECTION}(.*)", error.message):
+            raise (LostConnectionError if found[1] else LostPeerError)(found[2]) from error
         kind = RefusedCallError if is_refused(error) else LostPeerError
         if isinstance(error, tf.errors.UnavailableError):
             kind = UnreachableError

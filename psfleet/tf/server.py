@@ -111,11 +111,14 @@ def server_config(device: Device | None, reacts_while_computing: bool) -> v1.Con
     """
     config = session_config(device)
     is_given = device is not None and device.inter_op_threads is not None
-    # 0 is TensorFlow's default: one for each core.
-    threads = config.inter_op_parallelism_threads or num_usable_cpus()
-    if reacts_while_computing and not is_given and threads == 1:
+    if reacts_while_computing and not is_given and num_op_threads(config) == 1:
         config.inter_op_parallelism_threads = 2
     return config
+
+
+def num_op_threads(config: v1.ConfigProto) -> int:
+    """Threads for operations of a server with these options: 0 is TensorFlow's default, one for each core."""
+    return config.inter_op_parallelism_threads or num_usable_cpus()
 
 
 def session_config(device: Device | None) -> v1.ConfigProto:

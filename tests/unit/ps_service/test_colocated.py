@@ -10,7 +10,9 @@ from psfleet.tf import server
 from psfleet.tf.server import server_config
 
 
-@pytest.mark.parametrize(("threads", "cpus", "expected"), [(1, 8, 2), (2, 8, 2), (5, 1, 5), (0, 1, 2), (None, 1, 2)])
+@pytest.mark.parametrize(
+    ("threads", "cpus", "expected"), [(1, 8, 2), (2, 8, 2), (5, 1, 5), (0, 1, 2), (None, 1, 2), (0, 8, 0)]
+)
 def test_an_operation_that_waits_for_other_ps_leaves_a_thread_for_this_one(
     monkeypatch: pytest.MonkeyPatch, threads: int | None, cpus: int, expected: int
 ) -> None:

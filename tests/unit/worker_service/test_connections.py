@@ -207,6 +207,27 @@ def test_a_push_that_fails_on_another_thread_ends_the_step() -> None:
         hasty.is_over.set()
 
 
+def test_a_push_that_cannot_be_sent_ends_a_step_whose_ps_gives_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ps that has the header of a push and does not read on; long before the deadline of the step."""
+    monkeypatch.setattr(tested, "SILENT_SECS", 1.0)
+
+    class Busy(Ps):
+        def serve(self, greeting: Greeting, pushes: Connection, replies: Connection) -> None:
+            pushes.receive(PUSH.size)
+            while not self.is_over.wait(0.05):
+                replies.send([REPLY.pack(Kind.ALIVE, 0, 0)])
+
+    busy = Busy()
+    with worker(busy, Ps(), step_secs=600.0) as (connections, connect), ThreadPoolExecutor(1) as pool:
+        session = connect()
+        connections.start(session, 0, 0, 0, [np.zeros(20_000_000, np.float32)])
+        connections.start(session, 1, 0, 0, gradient(1))
+        finished = pool.submit(connections.finish, session)
+        with pytest.raises(LostPeerError, match="lost connection with a ps"):
+            finished.result(WAIT_SECS)
+        busy.is_over.set()
+
+
 def test_a_failure_of_an_earlier_session_does_not_end_the_present_one() -> None:
     with worker(Ps()) as (connections, connect):
         earlier, present = connect(), connect()

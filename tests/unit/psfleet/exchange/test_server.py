@@ -124,6 +124,23 @@ def test_a_ps_goes_on_after_a_thread_could_not_be_started(monkeypatch: pytest.Mo
             assert replies.receive(1) == b"x"
 
 
+def test_replies_that_no_thread_can_keep_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        if isinstance(thread, threading.Timer) and thread.function.__name__ == "_drop":
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    real = threading.Thread.start
+    with served(Ps()) as port:
+        monkeypatch.setattr(threading.Thread, "start", start)
+        with connected(port) as replies, pytest.raises(LOST):
+            greeted(replies)
+        monkeypatch.setattr(threading.Thread, "start", real)
+        with session(port) as (pushes, other):
+            pushes.send([b"x"])
+            assert other.receive(1) == b"x"
+
+
 def test_a_ps_accepts_connections_again_after_it_could_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process with too many open files cannot accept any."""
     ps, errors = Ps(), iter([OSError(24, "too many open files")] * 3)
