@@ -71,8 +71,7 @@ class Session:
                 self._say_why(text)
                 raise ConnectionError(text)
             tensors = call.pushed.take()
-            for each in tensors:
-                self._pushes.receive_into(each)
+            self._pushes.receive_into(*tensors)
             if not (has_segments and self._answers_beside(segment, call, tensors)):
                 self._answer(segment, call, tensors)
             del tensors

@@ -22,6 +22,22 @@ from worker_service.push_pull import Exchange
 _tokens = itertools.count()
 
 
+class _ArrayFunction(script_ops.EagerFunc):
+    """A function whose arrays TensorFlow takes as they are.
+
+    Those of a plain function it converts, and parses NumPy's version for each, which takes 8 us (script_ops.py,
+    `FuncRegistry._convert`).
+    """
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self._function = function
+
+    def __call__(self, device: object, token: object, args: Sequence[np.ndarray]) -> object:
+        """Of the registry of TensorFlow's functions."""
+        del device, token
+        return self._function(*args)
+
+
 class ConnectedSegment:
     """The tensors that travel between a worker and one segment of a shard.
 
@@ -116,7 +132,7 @@ class ConnectedExchanges:
                 connections.expect(shard, [BufferPool(each.reply) for each in own])
                 self._segments += own
         # TensorFlow's registry keeps weak references.
-        self._functions: list[Callable[..., object]] = []
+        self._functions: list[_ArrayFunction] = []
 
     def push_and_pull(
         self,
@@ -186,6 +202,7 @@ class ConnectedExchanges:
     ) -> list[tf.Tensor]:
         """An operation that calls a function of this process with arrays; it returns a list of arrays."""
         token = f"psfleet_exchange_{next(_tokens)}"
-        script_ops._py_funcs._funcs[token] = function
-        self._functions.append(function)
+        registered = _ArrayFunction(function)
+        script_ops._py_funcs._funcs[token] = registered
+        self._functions.append(registered)
         return list(v1.raw_ops.PyFunc(input=list(inputs), token=token, Tout=list(types)))

@@ -59,8 +59,7 @@ class Peer:
             kind, segment, num_bytes = REPLY.unpack(self._replies.receive(REPLY.size))
             if kind == Kind.PULLED and segment < len(self._pools) and num_bytes == self._pools[segment].num_bytes:
                 found[segment] = self._pools[segment].take()
-                for each in found[segment]:
-                    self._replies.receive_into(each)
+                self._replies.receive_into(*found[segment])
             elif kind == Kind.ENDED:
                 text = self._replies.receive(min(num_bytes, MAX_TEXT_BYTES)).decode(errors="replace")
                 raise LostPeerError(f"ps {self._shard}: {text}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
@@ -205,11 +204,8 @@ class WorkerSession:
 
     def gradient_norm(self) -> float | None:
         """The global norm of the newest step's gradient before it was clipped; None if that step did not compute it."""
-        if self._step.gradient_norm is None:
-            return None
         with translate_errors():
-            norm = float(self._session.run(self._step.gradient_norm, options=self._options))
-        return None if math.isnan(norm) else norm
+            return self._calls.gradient_norm()
 
     def gradients(self) -> list[np.ndarray]:
         """See `StepGraph.gradients`."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+import statistics
 from collections.abc import Sequence
 
 import numpy as np
@@ -40,6 +42,8 @@ class StepCalls:
         self._order = step.order
         numbers = [step.number, step.microbatch] if step.accumulate else [step.number]
         self._has_flag = step.wants_norm is not None
+        norm = None if step.gradient_norm is None else step.graph.as_graph_element(step.gradient_norm)
+        self._norm = None if norm is None else RepeatedCall(session, [norm], [], options)
         flags = [] if step.wants_norm is None else [step.wants_norm]
         feeds = [*step.feeds, step.microbatch]
         self._accumulate = [RepeatedCall(session, [loss], feeds, options) for loss in step.accumulate]
@@ -61,7 +65,7 @@ class StepCalls:
         losses, last, numbers = self._accumulated(batch, number)
         train = (self._abandonable if may_abandon else self._train)[self.loss_of(number)]
         loss, shards, *_ = train(*self._session_number, *last, np.int64(local_step), *numbers, *self._flags(wants_norm))
-        return float(np.mean([*losses, loss])), shards
+        return _mean(losses, loss), shards
 
     @functools.cached_property
     def _abandonable(self) -> list[RepeatedCall]:
@@ -76,12 +80,19 @@ class StepCalls:
         """See `WorkerSession.update_locally`."""
         losses, last, numbers = self._accumulated(batch, number)
         (loss,) = self._update(*last, *numbers, *self._flags(wants_norm))
-        return float(np.mean([*losses, loss]))
+        return _mean(losses, loss)
 
     def exchange(self, local_step: int) -> np.ndarray:
         """See `WorkerSession.exchange`."""
         (shards,) = self._exchange(*self._session_number, np.int64(local_step))
         return np.asarray(shards)
+
+    def gradient_norm(self) -> float | None:
+        """See `WorkerSession.gradient_norm`."""
+        if self._norm is None:
+            return None
+        (norm,) = self._norm()
+        return None if math.isnan(norm) else float(norm)
 
     def loss_of(self, number: int) -> int:
         """The index of the loss whose gradient a number is of."""
@@ -106,3 +117,8 @@ class StepCalls:
         accumulate = self._accumulate[self.loss_of(number)]
         losses = [float(accumulate(*part, first + index)[0]) for index, part in enumerate(others)]
         return losses, last, [np.int64(number), first + len(others)]
+
+
+def _mean(losses: Sequence[float], last: float) -> float:
+    """The mean of the losses of all microbatches. Not by NumPy, which takes 20 us for a single number."""
+    return statistics.fmean([*losses, last]) if losses else float(last)

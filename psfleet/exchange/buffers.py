@@ -14,7 +14,7 @@ from psfleet.layout import ALIGNMENT_BYTES
 MAX_FREE = 4
 """Buffers that a pool keeps; one that is needed beyond them is made anew."""
 OWN_REFERENCES = 3
-"""To a buffer that nobody else has: of the list, of the loop, and of `sys.getrefcount`."""
+"""To a buffer that nobody else has: of its tuple, of the loop, and of `sys.getrefcount`."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class BufferPool:
         self.num_bytes = sum(each.num_bytes for each in kinds)
         """Of a message."""
         self._lock = threading.Lock()
-        self._buffers: list[np.ndarray] = []
+        # Each with its first aligned byte.
+        self._buffers: list[tuple[np.ndarray, int]] = []
         self._offsets = []
         end = 0
         for each in kinds:
@@ -53,19 +54,19 @@ class BufferPool:
     def take(self) -> list[np.ndarray]:
         """Arrays of the kinds of the pool, with any content."""
         with self._lock:
-            buffer = self._free()
+            buffer, start = self._free()
             # Each refers to the buffer itself, also as a slice of a slice: NumPy's `base` is what owns the memory.
-            start = -buffer.ctypes.data % ALIGNMENT_BYTES
             return [
                 buffer[start + at : start + at + each.num_bytes].view(each.dtype)
                 for at, each in zip(self._offsets, self.kinds, strict=True)
             ]
 
-    def _free(self) -> np.ndarray:
-        for buffer in self._buffers:
+    def _free(self) -> tuple[np.ndarray, int]:
+        for buffer, start in self._buffers:
             if sys.getrefcount(buffer) == OWN_REFERENCES:
-                return buffer
-        made = np.empty(self._size, np.uint8)
+                return buffer, start
+        buffer = np.empty(self._size, np.uint8)
+        made = buffer, -buffer.ctypes.data % ALIGNMENT_BYTES
         if len(self._buffers) < MAX_FREE:
             self._buffers.append(made)
         return made

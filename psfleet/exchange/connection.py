@@ -69,16 +69,11 @@ class Connection:
         except OSError:
             return False
 
-    def receive_into(self, array: np.ndarray) -> None:
-        """Fills a contiguous array."""
-        left = _memory(array)
-        source = self._socket if self._encrypted is None else self._encrypted
+    def receive_into(self, *arrays: np.ndarray) -> None:
+        """Fills contiguous arrays one after the other."""
+        left = [_memory(each) for each in arrays if len(each)]
         with self._in_use():
-            while len(left):
-                count = source.recv_into(left)
-                if not count:
-                    raise ConnectionResetError("the other end has closed the connection")
-                left = left[count:]
+            receive_pieces(self._socket if self._encrypted is None else self._encrypted, left)
 
     def receive(self, num_bytes: int) -> bytes:
         """Receives so many bytes."""
@@ -120,12 +115,37 @@ def send_pieces(sock: socket.socket, left: list[memoryview]) -> None:
     """
     first = 0
     while first < len(left):
-        sent = sock.sendmsg(left[first : first + MAX_PIECES])
-        while first < len(left) and sent >= len(left[first]):
-            sent -= len(left[first])
-            first += 1
-        if sent:
-            left[first] = left[first][sent:]
+        first = _passed(left, first, sock.sendmsg(left[first : first + MAX_PIECES]))
+
+
+def receive_pieces(sock: socket.socket | EncryptedSocket, left: list[memoryview]) -> None:
+    """Fills pieces of memory that are not empty one after the other.
+
+    Args:
+        left: Is changed.
+
+    Raises:
+        ConnectionResetError: The other end has closed the connection.
+    """
+    first = 0
+    while first < len(left):
+        if isinstance(sock, socket.socket) and len(left) > first + 1:
+            count = sock.recvmsg_into(left[first : first + MAX_PIECES])[0]
+        else:
+            count = sock.recv_into(left[first])
+        if not count:
+            raise ConnectionResetError("the other end has closed the connection")
+        first = _passed(left, first, count)
+
+
+def _passed(left: list[memoryview], first: int, count: int) -> int:
+    """The first piece that is left after `count` bytes of those from `first` on; is cut if it has begun."""
+    while first < len(left) and count >= len(left[first]):
+        count -= len(left[first])
+        first += 1
+    if count:
+        left[first] = left[first][count:]
+    return first
 
 
 def joined(pieces: Sequence[memoryview]) -> list[memoryview]:

@@ -31,7 +31,8 @@ def pair() -> Iterator[Pair]:
         each.close()
 
 
-def test_many_arrays_arrive_one_after_the_other(pair: Pair) -> None:
+@pytest.mark.parametrize("at_once", [1, 100, 2000])
+def test_many_arrays_arrive_one_after_the_other(pair: Pair, at_once: int) -> None:
     random = np.random.default_rng(1)
     sent = [random.normal(size=size).astype(np.float32) for size in [*range(1200), 3_000_000]]
     sent.append(np.arange(7, dtype=np.float32).astype(ml_dtypes.bfloat16))
@@ -39,8 +40,8 @@ def test_many_arrays_arrive_one_after_the_other(pair: Pair) -> None:
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(pair[0].send, [b"head", *sent])
         assert pair[1].receive(4) == b"head"
-        for each in received:
-            pair[1].receive_into(each)
+        for at in range(0, len(received), at_once):
+            pair[1].receive_into(*received[at : at + at_once])
         done.result(WAIT_SECS)
     assert all(np.array_equal(one, other) for one, other in zip(sent, received, strict=True))
 
