@@ -10,7 +10,8 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 
-from psfleet.exchange.tls import EncryptedSocket
+from psfleet.exchange.low_water import LowWater
+from psfleet.exchange.tls import CLOSED, EncryptedSocket
 
 MAX_PIECES = 512
 """In one system call, less than IOV_MAX."""
@@ -44,6 +45,7 @@ class Connection:
         self._num_users = 0
         self._is_closed = False
         self._encrypted = encrypted
+        self._low_water = LowWater(sock)
 
     def set_timeout(self, secs: float | None) -> None:
         """For each piece of data that is sent or received, not for a whole message; None: without end."""
@@ -73,13 +75,31 @@ class Connection:
         """Fills contiguous arrays one after the other."""
         left = [_memory(each) for each in arrays if len(each)]
         with self._in_use():
-            receive_pieces(self._socket if self._encrypted is None else self._encrypted, left)
+            if self._encrypted is not None:
+                for piece in left:
+                    self._encrypted.recvall_into(piece)
+            else:
+                self._receive_pieces(left)
 
     def receive(self, num_bytes: int) -> bytes:
         """Receives so many bytes."""
         content = np.empty(num_bytes, np.uint8)
         self.receive_into(content)
         return content.tobytes()
+
+    def _receive_pieces(self, left: list[memoryview]) -> None:
+        """Fills pieces of memory that are not empty one after the other.
+
+        Args:
+            left: Is changed.
+        """
+        first, num_left = 0, sum(map(len, left))
+        while first < len(left):
+            into = left[first : first + MAX_PIECES]
+            count = self._low_water.receive(num_left, lambda into=into: self._socket.recvmsg_into(into)[0])
+            if not count:
+                raise ConnectionResetError(CLOSED)
+            first, num_left = _passed(left, first, count), num_left - count
 
     @contextmanager
     def _in_use(self) -> Iterator[None]:
@@ -116,26 +136,6 @@ def send_pieces(sock: socket.socket, left: list[memoryview]) -> None:
     first = 0
     while first < len(left):
         first = _passed(left, first, sock.sendmsg(left[first : first + MAX_PIECES]))
-
-
-def receive_pieces(sock: socket.socket | EncryptedSocket, left: list[memoryview]) -> None:
-    """Fills pieces of memory that are not empty one after the other.
-
-    Args:
-        left: Is changed.
-
-    Raises:
-        ConnectionResetError: The other end has closed the connection.
-    """
-    first = 0
-    while first < len(left):
-        if isinstance(sock, socket.socket) and len(left) > first + 1:
-            count = sock.recvmsg_into(left[first : first + MAX_PIECES])[0]
-        else:
-            count = sock.recv_into(left[first])
-        if not count:
-            raise ConnectionResetError("the other end has closed the connection")
-        first = _passed(left, first, count)
 
 
 def _passed(left: list[memoryview], first: int, count: int) -> int:

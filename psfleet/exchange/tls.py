@@ -9,6 +9,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from psfleet.errors import DeadlineError
+from psfleet.exchange.low_water import LowWater
 from psfleet.polling import wait_until
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1 << 18
 """Encrypted, or received, at once."""
+CLOSED = "the other end has closed the connection"
 
 logger = logging.getLogger("psfleet")
 
@@ -52,6 +54,7 @@ class EncryptedSocket:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, role is None, role)
         self._received = memoryview(bytearray(CHUNK_BYTES))
+        self._low_water = LowWater(sock)
         while True:
             try:
                 self._tls.do_handshake()
@@ -86,25 +89,32 @@ class EncryptedSocket:
                 at += self._tls.write(content[at:end])
             self._flush()
 
-    def recv_into(self, target: memoryview) -> int:
-        """Receives some bytes, at least one; returns their number, 0 if the other end has closed the connection."""
-        while True:
+    def recvall_into(self, target: memoryview) -> None:
+        """Fills `target`."""
+        while len(target):
             try:
                 # With a buffer it returns a number, which typeshed does not know.
-                return int(self._tls.read(len(target), target))
+                count = int(self._tls.read(len(target), target))
             except ssl.SSLWantReadError:
-                self._receive()
+                self._receive(len(target))
+                continue
             except ssl.SSLZeroReturnError:
-                return 0
+                count = 0
+            if not count:
+                raise ConnectionResetError(CLOSED)
+            target = target[count:]
 
     def _flush(self) -> None:
         if self._outgoing.pending:
             self.socket.sendall(self._outgoing.read())
 
-    def _receive(self) -> None:
-        count = self.socket.recv_into(self._received)
+    def _receive(self, num_left: int = 0) -> None:
+        """Receives a part of the records that have `num_left` bytes; a part of the first one can be there."""
+        # Half of them is awaited, which is more than a record is long.
+        awaited = min(num_left, 2 * CHUNK_BYTES)
+        count = self._low_water.receive(awaited, lambda: self.socket.recv_into(self._received))
         if not count:
-            raise ConnectionResetError("the other end has closed the connection")
+            raise ConnectionResetError(CLOSED)
         self._incoming.write(self._received[:count])
 
 
