@@ -6,11 +6,13 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
 
+from ps_service.answer_threads import AnswerThreads
 from ps_service.exchange_graph import ExchangeCall, ExchangeGraph
 from ps_service.shard_plan import ShardPlan
 from psfleet.addresses import Address
@@ -60,7 +62,11 @@ class Session:
         # does it read replies to its first pushes before it has made the last one.
         self._pushes.set_timeout(None)
         self._replies.set_timeout(self._graph.step_secs)
-        has_segments = self._graph.num_segments > 1
+        with closing(AnswerThreads()) as threads:
+            self._serve(None if self._graph.num_segments == 1 else threads)
+
+    def _serve(self, threads: AnswerThreads | None) -> None:
+        """As `serve`, by threads beside this one; None: there is a single segment."""
         while True:
             segment, loss, num_bytes = PUSH.unpack(self._pushes.receive(PUSH.size))
             # From now on the worker may listen for signs of life.
@@ -72,9 +78,10 @@ class Session:
                 raise ConnectionError(text)
             tensors = call.pushed.take()
             self._pushes.receive_into(*tensors)
-            if not (has_segments and self._answers_beside(segment, call, tensors)):
-                self._answer(segment, call, tensors)
-            del tensors
+            answer = partial(self._answer, segment, call, tensors)
+            if threads is None or not threads.run(answer):
+                answer()
+            del answer, tensors
 
     def close(self) -> None:
         """Ends the connections; from any thread."""
@@ -90,16 +97,6 @@ class Session:
                 self.close()
             finally:
                 self._sending.release()
-
-    def _answers_beside(self, segment: int, call: ExchangeCall, tensors: list[np.ndarray]) -> bool:
-        """Has another thread answer; False if none can be started, because a container has too many."""
-        try:
-            args = (segment, call, tensors)
-            threading.Thread(target=self._answer, args=args, name="exchange", daemon=True).start()
-        except RuntimeError as error:
-            logger.debug("segments are answered one after the other: %s", error)
-            return False
-        return True
 
     def _answer(self, segment: int, call: ExchangeCall, tensors: list[np.ndarray]) -> None:
         """Runs an exchange, and sends its reply; ends the connections if that fails."""

@@ -96,7 +96,7 @@ class Connection:
         first, num_left = 0, sum(map(len, left))
         while first < len(left):
             into = left[first : first + MAX_PIECES]
-            count = self._low_water.receive(num_left, lambda into=into: self._socket.recvmsg_into(into)[0])
+            count = self._low_water.receive(num_left, into)
             if not count:
                 raise ConnectionResetError(CLOSED)
             first, num_left = _passed(left, first, count), num_left - count

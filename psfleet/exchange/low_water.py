@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import suppress
 
 MIN_BYTES = 1 << 19
@@ -30,26 +30,26 @@ class LowWater:
         self._socket = sock
         self._now = 1
 
-    def receive(self, num_left: int, receive: Callable[[], int]) -> int:
-        """Receives a part of a message.
+    def receive(self, num_left: int, into: Sequence[memoryview]) -> int:
+        """Receives a part of a message; returns its bytes, 0 if the other end has closed the connection.
 
         Args:
             num_left: Bytes that will arrive, at least.
-            receive: A call that receives from the socket; returns the number of bytes.
+            into: Is filled from its begin on.
 
         Raises:
             TimeoutError: Nothing has arrived for the timeout of the socket.
         """
         self._set(min(MAX_BYTES, num_left // 2) if num_left >= MIN_BYTES else 1)
         try:
-            return receive()
+            return self._socket.recvmsg_into(into)[0]
         except TimeoutError:
             if self._now == 1:
                 raise
             self._set(1)
             if not self._has_any():
                 raise
-            return receive()
+            return self._socket.recvmsg_into(into)[0]
 
     def _set(self, num_bytes: int) -> None:
         if num_bytes != self._now:

@@ -112,7 +112,7 @@ class EncryptedSocket:
         """Receives a part of the records that have `num_left` bytes; a part of the first one can be there."""
         # Half of them is awaited, which is more than a record is long.
         awaited = min(num_left, 2 * CHUNK_BYTES)
-        count = self._low_water.receive(awaited, lambda: self.socket.recv_into(self._received))
+        count = self._low_water.receive(awaited, [self._received])
         if not count:
             raise ConnectionResetError(CLOSED)
         self._incoming.write(self._received[:count])

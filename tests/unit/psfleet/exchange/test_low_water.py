@@ -45,10 +45,10 @@ def test_messages_of_all_sizes_arrive_in_turn(sockets: Sockets, timeout_secs: fl
 def test_a_thread_is_woken_once_for_half_of_what_is_left(sockets: Sockets) -> None:
     sender, receiver = sockets
     receiver.settimeout(WAIT_SECS)
-    target = bytearray(MIN_BYTES)
+    target = memoryview(bytearray(MIN_BYTES))
     sender.sendall(bytes(1000))
     with ThreadPoolExecutor(1) as pool:
-        received = pool.submit(LowWater(receiver).receive, MIN_BYTES, lambda: receiver.recv_into(target))
+        received = pool.submit(LowWater(receiver).receive, MIN_BYTES, [target])
         threading.Event().wait(0.2)
         assert not received.done()
         sender.sendall(bytes(MIN_BYTES - 1000))
@@ -59,31 +59,31 @@ def test_a_message_that_arrives_slowly_is_received_at_each_timeout(sockets: Sock
     """On such a link fewer bytes than are awaited arrive within the timeout."""
     sender, receiver = sockets
     receiver.settimeout(0.2)
-    target = bytearray(MIN_BYTES)
+    target = memoryview(bytearray(MIN_BYTES))
     sender.sendall(bytes(1000))
     low_water = LowWater(receiver)
-    assert low_water.receive(MIN_BYTES, lambda: receiver.recv_into(target)) == 1000
+    assert low_water.receive(MIN_BYTES, [target]) == 1000
     with pytest.raises(TimeoutError):
-        low_water.receive(MIN_BYTES, lambda: receiver.recv_into(target))
+        low_water.receive(MIN_BYTES, [target])
 
 
 def test_an_end_wakes_a_thread_that_waits_for_much(sockets: Sockets) -> None:
     sender, receiver = sockets
     receiver.settimeout(WAIT_SECS)
     sender.sendall(bytes(1000))
-    target = bytearray(MIN_BYTES)
+    target = memoryview(bytearray(MIN_BYTES))
     low_water = LowWater(receiver)
     with ThreadPoolExecutor(1) as pool:
-        received = pool.submit(low_water.receive, MIN_BYTES, lambda: receiver.recv_into(target))
+        received = pool.submit(low_water.receive, MIN_BYTES, [target])
         with suppress(OSError):
             sender.shutdown(socket.SHUT_RDWR)
         assert received.result(WAIT_SECS) == 1000
-    assert low_water.receive(1, lambda: receiver.recv_into(target)) == 0
+    assert low_water.receive(1, [target]) == 0
 
 
 def test_a_kernel_without_the_option_receives_all_the_same(sockets: Sockets, monkeypatch: pytest.MonkeyPatch) -> None:
     sender, receiver = sockets
     monkeypatch.setattr(socket, "SO_RCVLOWAT", 9999)
     sender.sendall(bytes(1000))
-    target = bytearray(MIN_BYTES)
-    assert LowWater(receiver).receive(MIN_BYTES, lambda: receiver.recv_into(target)) == 1000
+    target = memoryview(bytearray(MIN_BYTES))
+    assert LowWater(receiver).receive(MIN_BYTES, [target]) == 1000
