@@ -59,7 +59,9 @@ def test_the_readmes_own_model_trains(trained: Path) -> None:
 def test_its_job_is_valid(trained: Path, monkeypatch: pytest.MonkeyPatch, psfleet_here: Psfleet) -> None:
     monkeypatch.chdir(trained)
     said = psfleet_here("validate", "job.yaml")
-    assert (said.code, said.err) == (0, "")
+    # TensorFlow counts the functions that other tests have traced in this process.
+    said_of_it = [line for line in said.err.splitlines() if "triggered tf.function retracing" not in line]
+    assert (said.code, said_of_it) == (0, [])
     assert "valid, KerasProgram mine" in said.out
 
 
