@@ -33,7 +33,8 @@ class AnswerThreads:
                 self._tasks.put(task)
                 return True
         try:
-            threading.Thread(target=self._run_all, args=[task], name="exchange", daemon=True).start()
+            # In a list: a thread keeps its arguments until it ends.
+            threading.Thread(target=self._run_all, args=[[task]], name="exchange", daemon=True).start()
         except RuntimeError as error:
             logger.debug("no thread for another push: %s", error)
             return False
@@ -46,7 +47,8 @@ class AnswerThreads:
             for _ in range(self._num_idle):
                 self._tasks.put(None)
 
-    def _run_all(self, task: Task | None) -> None:
+    def _run_all(self, first: list[Task]) -> None:
+        task: Task | None = first.pop()
         while task is not None:
             task()
             # Nothing of it, such as memory for tensors, is kept until there is another one.

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1 << 18
 """Encrypted, or received, at once."""
+MAX_RECORD_BYTES = (1 << 14) + 256
+"""With its header (RFC 8446, section 5.2)."""
 CLOSED = "the other end has closed the connection"
 
 logger = logging.getLogger("psfleet")
@@ -109,9 +111,8 @@ class EncryptedSocket:
             self.socket.sendall(self._outgoing.read())
 
     def _receive(self, num_left: int = 0) -> None:
-        """Receives a part of the records that have `num_left` bytes; a part of the first one can be there."""
-        # Half of them is awaited, which is more than a record is long.
-        awaited = min(num_left, 2 * CHUNK_BYTES)
+        """Receives a part of the records that have `num_left` bytes, of the first of which OpenSSL can have a part."""
+        awaited = min(max(0, num_left - MAX_RECORD_BYTES), 2 * CHUNK_BYTES)
         count = self._low_water.receive(awaited, [self._received])
         if not count:
             raise ConnectionResetError(CLOSED)

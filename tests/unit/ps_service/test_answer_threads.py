@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -42,6 +43,21 @@ def test_all_tasks_run_at_once_and_later_ones_on_the_same_threads(threads: Answe
         await_idle(threads, NUM_TASKS)
     assert len(ran_on) == 20 * NUM_TASKS
     assert len(set(ran_on)) == NUM_TASKS
+    threads.close()
+
+
+def test_an_idle_thread_keeps_nothing_of_its_tasks(threads: AnswerThreads) -> None:
+    """A task has the memory of a push."""
+    kept = []
+    for _ in range(3):
+        barrier = threading.Barrier(2)
+        task = met(barrier, [])
+        kept.append(weakref.ref(task))
+        assert threads.run(task)
+        del task
+        barrier.wait(WAIT_SECS)
+        await_idle(threads, 1)
+        assert [each() for each in kept] == [None] * len(kept)
     threads.close()
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from typing import Any
-
 import numpy as np
 import pytest
 import tensorflow as tf
 from support.exchange_samples import SIZE, WAIT_SECS, Graph, connect, ones, ps, worker
 
-from ps_service import exchanges as tested
+from ps_service.answer_threads import AnswerThreads
 from psfleet.errors import LostPeerError
 from psfleet.polling import wait_until
 
@@ -138,20 +135,21 @@ def test_an_exchange_that_fails_unexpectedly_is_told_and_logged(
 def test_segments_are_answered_one_after_the_other_where_no_thread_can_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = threading.Thread
+    refused = []
 
-    def limited(*args: Any, target: Any, **kwargs: Any) -> threading.Thread:
-        if target.__name__ == "_answer":
-            raise RuntimeError("can't start new thread")
-        return real(*args, target=target, **kwargs)
+    def refuse(self: AnswerThreads, task: object) -> bool:
+        del self
+        refused.append(task)
+        return False
 
+    monkeypatch.setattr(AnswerThreads, "run", refuse)
     with ps(monkeypatch, Graph(num_segments=3)) as (exchanges, _):
         connections = worker(segments=3)
         session = connect(connections, exchanges)
-        monkeypatch.setattr(tested.threading, "Thread", limited)
         for segment in (2, 1, 0):
             connections.start(session, 0, segment, 0, ones())
         assert len(connections.finish(session)) == 3
+        assert len(refused) == 3
         connections.close()
 
 

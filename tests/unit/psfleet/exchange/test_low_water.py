@@ -69,12 +69,14 @@ def test_a_message_that_arrives_slowly_is_received_at_each_timeout(sockets: Sock
 
 def test_an_end_wakes_a_thread_that_waits_for_much(sockets: Sockets) -> None:
     sender, receiver = sockets
-    receiver.settimeout(WAIT_SECS)
+    receiver.settimeout(10 * WAIT_SECS)
     sender.sendall(bytes(1000))
     target = memoryview(bytearray(MIN_BYTES))
     low_water = LowWater(receiver)
     with ThreadPoolExecutor(1) as pool:
         received = pool.submit(low_water.receive, MIN_BYTES, [target])
+        threading.Event().wait(0.2)
+        assert not received.done()
         with suppress(OSError):
             sender.shutdown(socket.SHUT_RDWR)
         assert received.result(WAIT_SECS) == 1000

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +15,10 @@ from support.exchange_server import LOST, WAIT_SECS, Ps, connected, greeted, ser
 from psfleet.addresses import LOOPBACK, Address
 from psfleet.exchange import server
 from psfleet.exchange.connection import SMALL_BYTES, Connection
+from psfleet.exchange.low_water import MIN_BYTES
 from psfleet.exchange.messages import Greeting
 from psfleet.exchange.server import exchanging
-from psfleet.exchange.tls import CHUNK_BYTES, client_context
+from psfleet.exchange.tls import CHUNK_BYTES, EncryptedSocket, client_context, server_context
 from psfleet.tls import certificates
 from psfleet.tls.identity import Identity
 
@@ -92,6 +95,38 @@ def test_with_tls_arrays_of_all_sizes_arrive(folder: Path) -> None:
             assert np.array_equal(each, back)
         is_over.set()
     assert all(np.array_equal(one, other) for one, other in zip(sent, received, strict=True))
+
+
+def test_no_more_is_awaited_than_is_on_its_way(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has arrived of a record is in OpenSSL; to wait for it again would be to wait forever."""
+    contents = [bytes(47 * 16384), bytes(1_000_001)]
+    first, second = socket.socketpair()
+    with first, second, ThreadPoolExecutor(1) as pool:
+        for each in (first, second):
+            each.settimeout(WAIT_SECS)
+        accepted = pool.submit(EncryptedSocket, second, server_context(Identity(folder / "ps")))
+        sender = EncryptedSocket(first, client_context(Identity(folder / "worker")), "ps")
+        receiver, num_awaited = accepted.result(WAIT_SECS), []
+        sent = 0
+
+        def receive(num_left: int, into: list[memoryview]) -> int:
+            nonlocal sent
+            assert num_left <= len(wire) - sent
+            num_awaited.append(num_left)
+            # Ends within a record.
+            piece = wire[sent : sent + 99_991]
+            sent += len(piece)
+            into[0][: len(piece)] = piece
+            return len(piece)
+
+        monkeypatch.setattr(receiver._low_water, "receive", receive)
+        for content in contents:
+            at = 0
+            while at < len(content):
+                at += sender._tls.write(content[at : at + CHUNK_BYTES])
+            wire, sent = sender._outgoing.read(), 0
+            receiver.recvall_into(memoryview(bytearray(len(content))))
+    assert max(num_awaited) >= MIN_BYTES
 
 
 @pytest.mark.parametrize("role", ["ps", "loader", "client"])
