@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 import tempfile
 import time
-from bisect import bisect_right
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,10 +29,11 @@ BYTES = 4 * (1 + 2)
 BASE_SIZE = 1000
 SAMPLE_SECS = 0.25
 GROWTH = 1.02
-"""What the memory at the end is at most, divided by that after a tenth of the steps."""
+"""What the memory in the last tenth of the steps is at most, divided by that in the second tenth."""
 MEASURE = "memory_mb"
 TEXT = """Memory of the ps that is resident and not of mapped files (`RssAnon` of Linux), with 2 workers and Adam.
-Gradients are constants, and nothing is computed. `parameters and slots` is what the ps has to hold; the memory of a
+Gradients are constants, and nothing is computed. The memory varies with the messages that are under way: a figure is
+the median of four samples a second over a tenth of the steps. `parameters and slots` is what the ps has to hold; the memory of a
 ps with 1,000 parameters is that of Python and TensorFlow. While a checkpoint is made, which these runs do at their end
 only, a ps needs the memory of parameters and slots once more."""
 
@@ -49,7 +51,8 @@ def main() -> int:
 def plan(size: int, steps: int) -> Plan:
     """The ps of one size of model."""
     base, needed = f"psfleet, {BASE_SIZE:,} parameters", "parameters and slots"
-    early, late = f"psfleet, after {steps // 10:,} steps", f"psfleet, after {steps:,} steps"
+    tenth = steps // 10
+    early, late = f"psfleet, steps {tenth:,} to {2 * tenth:,}", f"psfleet, steps {9 * tenth:,} to {steps:,}"
     trained = Training(workload(size, steps))
     ways = [
         Contender(needed, lambda: {MEASURE: size * BYTES / 1e6}),
@@ -74,20 +77,20 @@ class Training:
         self._late_mb: float | None = None
 
     def early(self) -> Measures:
-        """Trains; the memory after a tenth of the steps."""
+        """Trains; the memory in the second tenth of the steps."""
         self._late_mb = None
         early_mb, self._late_mb = train(self._workload)
         return {MEASURE: early_mb}
 
     def late(self) -> Measures:
-        """The memory at the last step of the newest training."""
+        """The memory in the last tenth of the newest training."""
         if self._late_mb is None:
             raise ChildError("the training failed")
         return {MEASURE: self._late_mb}
 
 
 def train(trained: Workload) -> tuple[float, float]:
-    """Megabytes of the ps after a tenth of the steps, and at the last one."""
+    """Megabytes of the ps in the second and in the last tenth of the steps, without the checkpoint at the end."""
     ps, *workers = free_addresses(1 + NUM_WORKERS)
     flags = [part for setting in settings(trained) for part in ("--set", setting)]
     with tempfile.TemporaryDirectory(prefix="psfleet-bench-") as out, Children() as children:
@@ -107,8 +110,10 @@ def train(trained: Workload) -> tuple[float, float]:
                 children.wait(child, "training", START_SECS + run_secs(trained))
         read_report(Path(out), trained.total_steps)
         points = History(Path(out) / History.FILE_NAME).curve()
-        early = next(point for point in points if point.step >= trained.total_steps // 10)
-        return memory.at(early.time), memory.at(points[-1].time)
+        tenth = trained.total_steps // 10
+        # When the last step has a point, its checkpoint has begun.
+        times = {point.step: point.time for point in points if point.step < trained.total_steps}
+        return memory.between(times, tenth, 2 * tenth), memory.between(times, 9 * tenth, trained.total_steps)
 
 
 class ResidentMemory:
@@ -118,16 +123,20 @@ class ResidentMemory:
         self._file = Path(f"/proc/{pid}/statm")
         self._samples: list[tuple[float, float]] = []
 
-    def at(self, moment: float) -> float:
-        """Megabytes at the last sample up to a Unix time.
+    def between(self, times: Mapping[int, float], first: int, last: int) -> float:
+        """Megabytes, the median of the samples between two steps.
+
+        Args:
+            times: Unix times of some steps.
 
         Raises:
-            ChildError: There is none.
+            ChildError: There is no sample.
         """
-        before = bisect_right(self._samples, moment, key=lambda sample: sample[0])
-        if before == 0:
-            raise ChildError(f"no sample of the ps's memory up to {moment:.3f}")
-        return self._samples[before - 1][1]
+        within = [time for step, time in times.items() if first <= step <= last]
+        found = [value for at, value in self._samples if within and min(within) <= at <= max(within)]
+        if not found:
+            raise ChildError(f"no sample of the ps's memory between the steps {first} and {last}")
+        return statistics.median(found)
 
     def sample(self) -> None:
         """Adds a sample of now, if the process has not ended."""

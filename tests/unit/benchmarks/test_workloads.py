@@ -1,4 +1,4 @@
-"""Models and plans of benchmarks: shapes of ResNet-50, simulated compute, limits of links, memory between samples."""
+"""Models and plans of benchmarks: shapes of ResNet-50, simulated compute, limits of links, memory between steps."""
 
 from __future__ import annotations
 
@@ -104,9 +104,12 @@ def test_the_goals_name_contenders_of_their_plan() -> None:
         assert {name for each in plan.group.comparisons for name in (each.contender, each.other)} <= names
 
 
-def test_memory_is_that_of_the_last_sample_before() -> None:
+def test_memory_is_the_median_of_the_samples_between_two_steps() -> None:
     memory = ResidentMemory(1)
-    memory._samples = [(1.0, 100.0), (2.0, 200.0)]
-    assert [memory.at(moment) for moment in (1.0, 1.9, 2.5)] == [100.0, 100.0, 200.0]
-    with pytest.raises(ChildError, match="no sample"):
-        memory.at(0.5)
+    memory._samples = [(1.0, 900.0), (2.0, 100.0), (3.0, 300.0), (4.0, 200.0), (5.0, 900.0)]
+    times = {10: 2.0, 20: 2.5, 30: 4.0, 40: 4.5}
+    assert memory.between(times, 10, 30) == 200.0
+    assert memory.between(times, 5, 25) == 100.0
+    for first, last in ((31, 50), (50, 60)):
+        with pytest.raises(ChildError, match=f"no sample of the ps's memory between the steps {first} and {last}"):
+            memory.between(times, first, last)
