@@ -33,9 +33,9 @@ GROWTH = 1.02
 MEASURE = "memory_mb"
 TEXT = """Memory of the ps that is resident and not of mapped files (`RssAnon` of Linux), with 2 workers and Adam.
 Gradients are constants, and nothing is computed. The memory varies with the messages that are under way: a figure is
-the median of four samples a second over a tenth of the steps. `parameters and slots` is what the ps has to hold; the memory of a
-ps with 1,000 parameters is that of Python and TensorFlow. While a checkpoint is made, which these runs do at their end
-only, a ps needs the memory of parameters and slots once more."""
+the median of four samples a second over a tenth of the steps. `parameters and slots` is what the ps has to hold; the
+memory of a ps with 1,000 parameters is that of Python and TensorFlow. While a checkpoint is made, which these runs do
+at their end only, a ps needs the memory of parameters and slots once more."""
 
 
 def main() -> int:
