@@ -26,7 +26,7 @@ from psfleet.report.schema import History
 
 BYTES = 4 * (1 + 2)
 """Of a parameter with Adam's slots."""
-BASE_SIZE = 1000
+BASE_SIZE, BASE_STEPS = 1000, 10_000
 SAMPLE_SECS = 0.25
 GROWTH = 1.02
 """What the memory in the last tenth of the steps is at most, divided by that in the second tenth."""
@@ -56,7 +56,7 @@ def plan(size: int, steps: int) -> Plan:
     trained = Training(workload(size, steps))
     ways = [
         Contender(needed, lambda: {MEASURE: size * BYTES / 1e6}),
-        Contender(base, Training(workload(BASE_SIZE, 100)).early),
+        Contender(base, Training(workload(BASE_SIZE, BASE_STEPS)).early),
         Contender(early, trained.early),
         Contender(late, trained.late),
     ]
