@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import sys
@@ -132,8 +133,9 @@ class ResidentMemory:
         Raises:
             ChildError: There is no sample.
         """
-        within = [time for step, time in times.items() if first <= step <= last]
-        found = [value for at, value in self._samples if within and min(within) <= at <= max(within)]
+        within = [moment for step, moment in times.items() if first <= step <= last]
+        begin, end = min(within, default=math.inf), max(within, default=-math.inf)
+        found = [value for at, value in self._samples if begin <= at <= end]
         if not found:
             raise ChildError(f"no sample of the ps's memory between the steps {first} and {last}")
         return statistics.median(found)

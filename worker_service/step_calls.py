@@ -42,8 +42,9 @@ class StepCalls:
         self._order = step.order
         numbers = [step.number, step.microbatch] if step.accumulate else [step.number]
         self._has_flag = step.wants_norm is not None
-        norm = None if step.gradient_norm is None else step.graph.as_graph_element(step.gradient_norm)
-        self._norm = None if norm is None else RepeatedCall(session, [norm], [], options)
+        self._norm = None
+        if step.gradient_norm is not None:
+            self._norm = RepeatedCall(session, [step.graph.as_graph_element(step.gradient_norm)], [], options)
         flags = [] if step.wants_norm is None else [step.wants_norm]
         feeds = [*step.feeds, step.microbatch]
         self._accumulate = [RepeatedCall(session, [loss], feeds, options) for loss in step.accumulate]
