@@ -27,7 +27,7 @@ from psfleet.report.schema import History
 
 BYTES = 4 * (1 + 2)
 """Of a parameter with Adam's slots."""
-BASE_SIZE, BASE_STEPS = 1000, 10_000
+BASE_SIZE, BASE_STEPS = 1000, 20_000
 SAMPLE_SECS = 0.25
 GROWTH = 1.02
 """What the memory in the last tenth of the steps is at most, divided by that in the second tenth."""
@@ -137,7 +137,7 @@ class ResidentMemory:
         begin, end = min(within, default=math.inf), max(within, default=-math.inf)
         found = [value for at, value in self._samples if begin <= at <= end]
         if not found:
-            raise ChildError(f"no sample of the ps's memory between the steps {first} and {last}")
+            raise ChildError(f"no sample of the ps's memory between the steps {first} and {last}: train more")
         return statistics.median(found)
 
     def sample(self) -> None:

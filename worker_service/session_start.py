@@ -42,8 +42,8 @@ def by_ps(read: np.ndarray, num_ps: int) -> np.ndarray:
         read: Rows of `StepGraph.pull` or `StepGraph.steps`, which begin with the two steps of a segment; those of a ps
             follow one another.
     """
-    # NumPy takes 20 us for what follows, in each step.
     if len(read) == num_ps:
         return read[:, :2]
+    # Takes 20 us, in each step.
     rows = read.reshape(num_ps, -1, read.shape[1])
     return np.stack([rows[:, :, 0].min(axis=1), rows[:, 0, 1]], axis=1)

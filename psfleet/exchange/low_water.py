@@ -41,7 +41,7 @@ class LowWater:
             into: Is filled from its begin on.
 
         Raises:
-            TimeoutError: Nothing has arrived for the timeout of the socket.
+            TimeoutError: Nothing has arrived for the timeout of the socket, or the kernel has given the machine up.
         """
         self._set(min(MAX_BYTES, num_left // 2) if num_left >= MIN_BYTES else 1)
         try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 1 << 18
 """Encrypted, or received, at once."""
 MAX_RECORD_BYTES = (1 << 14) + 256
-"""With its header (RFC 8446, section 5.2)."""
+"""Encrypted, without its header (RFC 8446, section 5.2); at most 2^14 of them are content."""
 CLOSED = "the other end has closed the connection"
 
 logger = logging.getLogger("psfleet")

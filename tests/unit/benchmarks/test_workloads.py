@@ -106,7 +106,7 @@ def test_the_goals_name_contenders_of_their_plan() -> None:
 
 def test_memory_is_the_median_of_the_samples_between_two_steps() -> None:
     memory = ResidentMemory(1)
-    memory._samples = [(1.0, 900.0), (2.0, 100.0), (3.0, 300.0), (4.0, 200.0), (5.0, 900.0)]
+    memory._samples = [(1.0, 900.0), (2.0, 100.0), (3.0, 600.0), (4.0, 200.0), (5.0, 900.0)]
     times = {10: 2.0, 20: 2.5, 30: 4.0, 40: 4.5}
     assert memory.between(times, 10, 30) == 200.0
     assert memory.between(times, 5, 25) == 100.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 from collections.abc import Iterator
@@ -89,3 +90,16 @@ def test_a_kernel_without_the_option_receives_all_the_same(sockets: Sockets, mon
     sender.sendall(bytes(1000))
     target = memoryview(bytearray(MIN_BYTES))
     assert LowWater(receiver).receive(MIN_BYTES, [target]) == 1000
+
+
+def test_a_machine_that_the_kernel_has_given_up_is_not_asked_again() -> None:
+    calls = []
+
+    class Lost(socket.socket):
+        def recvmsg_into(self, *args: object) -> tuple[int, list[tuple[int, int, bytes]], int, object]:
+            calls.append(args)
+            raise TimeoutError(errno.ETIMEDOUT, "connection timed out")
+
+    with Lost() as lost, pytest.raises(TimeoutError, match="connection timed out"):
+        LowWater(lost).receive(MIN_BYTES, [memoryview(bytearray(1))])
+    assert len(calls) == 1
