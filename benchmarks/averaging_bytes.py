@@ -62,6 +62,7 @@ def run_bytes(hidden: int, steps: int, optimizer: str, update: str) -> int:
     """Bytes that loopback has counted during a run."""
     overrides = [
         f"fleet.workers={WORKERS}",
+        "fleet.unix_sockets=false",
         f"options.hidden={hidden}",
         f"train.steps={steps}",
         f"optimizer={{name: {optimizer}, learning_rate: 0.001}}",

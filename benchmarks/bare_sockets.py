@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.array_links import CONNECT_SECS, Link, accepted, connected
 from benchmarks.parent_pipe import ParentPipe
-from benchmarks.tcp_links import CONNECT_SECS, Link, accepted, connected
 from benchmarks.timing import time_steps
 from benchmarks.training_graph import fed_loss, new_optimizer
 from benchmarks.workload import NUM_WORKERS, Workload

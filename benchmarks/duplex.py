@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from benchmarks.array_links import CONNECT_SECS, Link, accepted, connected
 from benchmarks.parent_pipe import ParentPipe
-from benchmarks.tcp_links import CONNECT_SECS, Link, accepted, connected
 from benchmarks.timing import time_steps
 from benchmarks.workload import Workload
 from psfleet.addresses import Address

@@ -105,7 +105,8 @@ def fleet(kind: str, workers: int, wait_ms: int) -> Iterator[psfleet.Run]:
         "name": f"bench-{kind.replace('_', '-')}",
         "program": "program:build",
         "options": {"shapes": [[FEATURES]], "wait_ms": wait_ms, "is_lent": True},
-        "fleet": {"ps": 1, "workers": workers},
+        # Bytes are counted by TCP.
+        "fleet": {"ps": 1, "workers": workers, "unix_sockets": False},
         "update": {"replication": kind},
         "optimizer": {"name": "sgd", "learning_rate": 0.001},
         "train": {"steps": 1_000_000, "batch_size": BATCH_SIZE},

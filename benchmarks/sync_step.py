@@ -22,9 +22,11 @@ from benchmarks.workload import HIDDEN, OPTIMIZERS, Workload
 STEPS = {128: 500, 1024: 150}
 """Timed synchronous steps of a run, by hidden units; twice as many asynchronous ones."""
 ASYNC = "update.mode=async"
+TCP = "fleet.unix_sockets=false"
 PER_GRADIENT = "cpu_ms_per_gradient"
 SYNC_GOALS = (
     Comparison("psfleet", "ddp", 0.85),
+    Comparison("psfleet TCP", "ddp", 0.85),
     Comparison("psfleet colocated", "ddp", 0.85),
     Comparison("psfleet bfloat16", "ddp bfloat16", 0.85),
     Comparison("psfleet", "ray", 0.5),
@@ -32,6 +34,7 @@ SYNC_GOALS = (
     Comparison("psfleet colocated", "stock", 0.5),
     Comparison("psfleet", "compute"),
     Comparison("psfleet", "sockets"),
+    Comparison("psfleet", "psfleet TCP"),
     Comparison("psfleet colocated", "sockets colocated"),
     Comparison("psfleet", "runtime"),
     Comparison("runtime", "ddp"),
@@ -57,10 +60,11 @@ GOALS = {
     ),
 }
 TEXT = """A ReLU MLP 784-hidden-hidden-10, batch {batch} per worker, {optimizer}, 2 workers and 1 ps on loopback.
-`colocated` is psfleet with a ps in each worker (`fleet.colocate`). `compute` is one process without a ps. `sockets` is
-the least that a ps must do: TensorFlow's gradient and update, and between them bytes over TCP, without an RPC
-library, counts, checks or recovery. `runtime` is the same in TensorFlow's runtime: a ps that consists of queues and one
-variable. `stock` is the recipe of TensorFlow 1 (`replica_device_setter`,
+`colocated` is psfleet with a ps in each worker (`fleet.colocate`), `TCP` psfleet without Unix sockets
+(`fleet.unix_sockets: false`). `compute` is one process without a ps. `sockets` is the least that a ps must do:
+TensorFlow's gradient and update, and between them bytes over Unix sockets, without an RPC library, counts, checks or
+recovery. All others use TCP, `ray` shared memory, too. `runtime` is the same as `sockets` in TensorFlow's runtime: a ps
+that consists of queues and one variable. `stock` is the recipe of TensorFlow 1 (`replica_device_setter`,
 `SyncReplicasOptimizer`, `MonitoredTrainingSession`), `ddp` PyTorch's DistributedDataParallel with gloo, `ray` two
 actors that train with TensorFlow and whose weights are averaged after each step, `ps_strategy` TensorFlow 2's
 ParameterServerStrategy with a coordinator. Steps of `psfleet async` and `ps_strategy` are global steps, of one
@@ -102,6 +106,7 @@ def plan(hidden: int, args: argparse.Namespace) -> Plan:
     ways = [
         Contender("compute", partial(contenders.compute, workload)),
         Contender("psfleet", partial(psfleet, workload, args.overrides)),
+        Contender("psfleet TCP", partial(psfleet, workload, [*args.overrides, TCP])),
         Contender("psfleet colocated", partial(psfleet, workload, [*args.overrides, *COLOCATED])),
         Contender("sockets", partial(contenders.sockets, workload)),
         Contender("sockets colocated", partial(contenders.sockets, workload, is_colocated=True)),

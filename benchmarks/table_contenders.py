@@ -86,7 +86,8 @@ class PsfleetFleet(Sized):
             "name": "bench-tables",
             "program": "program:build",
             "options": {"rows": self.rows, "batch_size": self.batch_size},
-            "fleet": {"ps": 1, "workers": WORKERS},
+            # Bytes are counted by the network device of loopback.
+            "fleet": {"ps": 1, "workers": WORKERS, "unix_sockets": False},
             "update": {"mode": self.mode},
             "optimizer": {"name": "sgd", "learning_rate": RATE},
             "train": {"steps": 1_000_000, "batch_size": self.batch_size},

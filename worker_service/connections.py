@@ -19,6 +19,7 @@ from psfleet.errors import LostPeerError
 from psfleet.exchange.connection import SILENT_SECS, Connection
 from psfleet.exchange.messages import Answer, Greeting, receive_text, send_text
 from psfleet.exchange.tls import EncryptedSocket, client_context
+from psfleet.exchange.unix_sockets import connected_beside
 from worker_service.ps_peer import Peer, Pools
 from worker_service.session_errors import CONNECTION, LOST, UnreachableError
 
@@ -46,13 +47,17 @@ class Connections:
         identity: TLS credentials of this process; None: connections are plain.
         role: Of the ps in their certificates.
         step_secs: Until a step is complete.
+        unix_sockets: Whether they are Unix sockets if the ps is a process of this machine and user.
     """
 
-    def __init__(self, greeting: Greeting, identity: Identity | None, role: str, step_secs: float) -> None:
+    def __init__(
+        self, greeting: Greeting, identity: Identity | None, role: str, step_secs: float, unix_sockets: bool
+    ) -> None:
         self._greeting = greeting
         self._identity = identity
         self._role = role
         self._step_secs = step_secs
+        self._unix_sockets = unix_sockets
         self._pools: dict[int, Pools] = {}
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -186,7 +191,10 @@ class Connections:
         return connection
 
     def _connected(self, address: Address, port: int, opening: list[Connection]) -> Connection:
-        sock = socket.create_connection((address.host.strip("[]"), port), CONNECT_SECS)
+        beside = self._unix_sockets and address.is_loopback
+        sock = connected_beside(port, CONNECT_SECS) if beside else None
+        if sock is None:
+            sock = socket.create_connection((address.host.strip("[]"), port), CONNECT_SECS)
         try:
             encrypted = None
             if self._identity is not None and not address.is_loopback:

@@ -102,4 +102,4 @@ class BetweenGraph:
             carries="pushes",
         )
         role = "worker" if job.fleet.colocate else "ps"
-        return Connections(greeting, context.identity, role, job.round_secs)
+        return Connections(greeting, context.identity, role, job.round_secs, job.fleet.unix_sockets)

@@ -1,4 +1,4 @@
-"""One end of a TCP connection that carries arrays, plain or with TLS."""
+"""One end of a connection that carries arrays: by TCP, plain or with TLS, or by a Unix socket."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from psfleet.exchange.low_water import LowWater
 from psfleet.exchange.tls import CLOSED, EncryptedSocket
+from psfleet.exchange.unix_sockets import BUFFER_BYTES
 
 MAX_PIECES = 512
 """In one system call, less than IOV_MAX."""
@@ -34,12 +35,7 @@ class Connection:
     """
 
     def __init__(self, sock: socket.socket, encrypted: EncryptedSocket | None = None) -> None:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        # Not TCP_USER_TIMEOUT, which also ends a connection whose other end computes and does not read.
-        for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):
-            if hasattr(socket, name):
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), PROBE_SECS)
+        set_options(sock)
         self._socket = sock
         self._lock = threading.Lock()
         self._num_users = 0
@@ -125,6 +121,19 @@ class Connection:
             self._is_closed = True
             if not self._num_users:
                 self._socket.close()
+
+
+def set_options(sock: socket.socket) -> None:
+    """Sets what a connection needs: small messages leave at once, and a lost machine is found."""
+    if sock.family == socket.AF_UNIX:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # Not TCP_USER_TIMEOUT, which also ends a connection whose other end computes and does not read.
+    for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), PROBE_SECS)
 
 
 def send_pieces(sock: socket.socket, left: list[memoryview]) -> None:

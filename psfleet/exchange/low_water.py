@@ -31,6 +31,7 @@ class LowWater:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
+        self._has_marks = sock.family != socket.AF_UNIX
         self._now = 1
 
     def receive(self, num_left: int, into: Sequence[memoryview]) -> int:
@@ -43,7 +44,8 @@ class LowWater:
         Raises:
             TimeoutError: Nothing has arrived for the timeout of the socket, or the kernel has given the machine up.
         """
-        self._set(min(MAX_BYTES, num_left // 2) if num_left >= MIN_BYTES else 1)
+        if self._has_marks:
+            self._set(min(MAX_BYTES, num_left // 2) if num_left >= MIN_BYTES else 1)
         try:
             return self._socket.recvmsg_into(into)[0]
         except TimeoutError as error:

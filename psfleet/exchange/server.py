@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from psfleet.exchange.connection import Connection
 from psfleet.exchange.halves import Halves
 from psfleet.exchange.messages import Answer, Greeting, receive_text, send_text
 from psfleet.exchange.tls import EncryptedSocket, server_context
+from psfleet.exchange.unix_sockets import BACKLOG, is_of_this_user, listening_beside
 
 if TYPE_CHECKING:
     # Not imported without TLS: it takes 80 ms.
@@ -40,41 +41,50 @@ class ExchangeServer:
     """Listens for workers; see `exchanging`.
 
     Args of the constructor:
-        listener: Of the port.
+        listeners: Of the port, and of processes of this machine.
         identity: With one, connections are encrypted; None: they are plain.
     """
 
-    def __init__(self, listener: socket.socket, identity: Identity | None, refusal: Refusal, serve: Serve) -> None:
-        self._listener = listener
+    def __init__(
+        self, listeners: Sequence[socket.socket], identity: Identity | None, refusal: Refusal, serve: Serve
+    ) -> None:
+        self._listeners = listeners
         self._identity = identity
         self._refusal = refusal
         self._serve = serve
-        self._greetings = threading.Semaphore(MAX_GREETINGS)
         self._halves = Halves(GREETING_SECS)
         self._is_over = threading.Event()
 
-    def accept_all(self) -> None:
-        """Accepts connections until it is closed."""
+    def start(self) -> None:
+        """Accepts connections of each listener on a thread until it is closed."""
+        for listener in self._listeners:
+            threading.Thread(target=self._accept_all, args=(listener,), name="exchanges", daemon=True).start()
+
+    def _accept_all(self, listener: socket.socket) -> None:
+        # Of each listener: strangers at the port do not keep the user's own processes away.
+        greetings = threading.Semaphore(MAX_GREETINGS)
         while not self._is_over.is_set():
-            if not self._greetings.acquire(timeout=RETRY_SECS):
+            if not greetings.acquire(timeout=RETRY_SECS):
                 continue
             try:
-                sock, _ = self._listener.accept()
+                sock = accepted(listener)
             except OSError as error:
                 # For example because this process has too many files open.
                 logger.debug("no connection is accepted: %s", error)
-                self._greetings.release()
                 self._is_over.wait(RETRY_SECS)
+                sock = None
+            if sock is None:
+                greetings.release()
                 continue
             try:
-                self._greet(sock)
+                self._greet(sock, greetings)
             except RuntimeError as error:
                 logger.warning("a connection is not accepted: %s", error)
                 sock.close()
-                self._greetings.release()
+                greetings.release()
                 self._is_over.wait(RETRY_SECS)
 
-    def _greet(self, sock: socket.socket) -> None:
+    def _greet(self, sock: socket.socket, greetings: threading.Semaphore) -> None:
         """Receives the greeting on a connection, on threads of their own.
 
         Raises:
@@ -85,19 +95,19 @@ class ExchangeServer:
         timer.daemon = True
         try:
             timer.start()
-            threading.Thread(target=self._greeted, args=(sock, timer), name="exchange", daemon=True).start()
+            threading.Thread(target=self._greeted, args=(sock, timer, greetings), name="exchange", daemon=True).start()
         except RuntimeError:
             timer.cancel()
             raise
 
-    def _greeted(self, sock: socket.socket, timer: threading.Timer) -> None:
+    def _greeted(self, sock: socket.socket, timer: threading.Timer, greetings: threading.Semaphore) -> None:
         """Receives the greeting on a connection; the thread of the one with pushes serves the session."""
         try:
             try:
                 session = self._session(sock)
             finally:
                 timer.cancel()
-                self._greetings.release()
+                greetings.release()
             if session is None:
                 return
             greeting, pushes, replies = session
@@ -157,12 +167,12 @@ class ExchangeServer:
             raise
 
     def close(self) -> None:
-        """Closes the listener, and the connections that are kept."""
+        """Closes the listeners, and the connections that are kept."""
         self._is_over.set()
-        with suppress(OSError):
+        for listener in self._listeners:
             # Closing alone would not end `accept`.
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+            _shut_down(listener)
+            listener.close()
         self._halves.close()
 
 
@@ -170,7 +180,8 @@ class ExchangeServer:
 def exchanging(address: Address, identity: Identity | None, refusal: Refusal, serve: Serve) -> Iterator[int]:
     """Context manager in which a ps accepts connections; gives the port.
 
-    It listens on loopback alone if that is the address of the ps, as TensorFlow's server does, at a free port.
+    It listens on loopback alone if that is the address of the ps, as TensorFlow's server does, at a free port, and
+    beside that of 127.0.0.1 at a Unix socket for processes of its user.
 
     Args:
         refusal, serve: Called on threads of their own.
@@ -179,13 +190,27 @@ def exchanging(address: Address, identity: Identity | None, refusal: Refusal, se
         LostPeerError: The port is in use.
     """
     try:
-        listener = _listener(address)
+        listeners = _listeners(address)
     except OSError as error:
         text = f"port {address.exchange_port} of {address.host} for exchanges is in use, expected a free one"
         raise LostPeerError(text) from error
-    with closing(ExchangeServer(listener, identity, refusal, serve)) as server:
-        threading.Thread(target=server.accept_all, name="exchanges", daemon=True).start()
-        yield listener.getsockname()[1]
+    with closing(ExchangeServer(listeners, identity, refusal, serve)) as server:
+        server.start()
+        yield _port(listeners[-1])
+
+
+def accepted(listener: socket.socket) -> socket.socket | None:
+    """The next connection; None: it is of a process of another user.
+
+    Raises:
+        OSError: None can be accepted.
+    """
+    sock, _ = listener.accept()
+    if sock.family != socket.AF_UNIX or is_of_this_user(sock):
+        return sock
+    logger.debug("a connection of another user to the Unix socket is closed")
+    sock.close()
+    return None
 
 
 def _shut_down(sock: socket.socket) -> None:
@@ -193,11 +218,17 @@ def _shut_down(sock: socket.socket) -> None:
         sock.shutdown(socket.SHUT_RDWR)
 
 
-def _listener(address: Address) -> socket.socket:
+def _listeners(address: Address) -> list[socket.socket]:
+    """The last of them is that of the port, which is closed last: until then no other ps can have it."""
     if loopback := address.loopback_host:
-        return socket.create_server((loopback, 0), backlog=128)
+        tcp = socket.create_server((loopback, 0), backlog=BACKLOG)
+        unix = listening_beside(_port(tcp)) if address.is_loopback else None
+        return [tcp] if unix is None else [unix, tcp]
+    at = "", address.exchange_port
     if socket.has_dualstack_ipv6():
-        return socket.create_server(
-            ("", address.exchange_port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=128
-        )
-    return socket.create_server(("", address.exchange_port), backlog=128)
+        return [socket.create_server(at, family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)]
+    return [socket.create_server(at, backlog=BACKLOG)]
+
+
+def _port(listener: socket.socket) -> int:
+    return int(listener.getsockname()[1])

@@ -40,6 +40,12 @@ class Fleet(Section):
         "their exchange port is port + 4), which the launcher neither starts nor stops; null: the launcher starts `ps` "
         "parameter servers.",
     )
+    unix_sockets: bool = Field(
+        True,
+        description="Whether a worker exchanges gradients and parameters by Unix sockets with a ps of the same machine "
+        "and user at 127.0.0.1, which takes less CPU time; false: by TCP, as with any other ps. On other systems than "
+        "Linux it is TCP.",
+    )
     max_restarts: NonNegativeInt = Field(
         10, description="Maximum number of restarts of one process that was killed or lost its peers."
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.tcp_links import Link
+from benchmarks.array_links import Link
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from benchmarks.array_links import accepted, connected
 from benchmarks.bare_sockets import Owner, Worker, beside_ps, colocated
-from benchmarks.tcp_links import accepted, connected
 from benchmarks.workload import LEARNING_RATE, NUM_WORKERS, Workload
 from psfleet.addresses import Address
 from psfleet.processes.ports import free_addresses

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +21,7 @@ from psfleet.exchange.buffers import BufferPool, TensorKind
 from psfleet.exchange.connection import Connection
 from psfleet.exchange.messages import PUSH, REPLY, Greeting, Kind
 from psfleet.exchange.server import exchanging
+from psfleet.polling import wait_until
 from worker_service import connections as tested
 from worker_service.connections import Connections
 from worker_service.session_errors import UnreachableError
@@ -59,12 +63,14 @@ class Ps:
 
 
 @contextmanager
-def worker(*ps: Ps, segments: int = 1, step_secs: float = WAIT_SECS) -> Iterator[tuple[Connections, Callable[[], int]]]:
+def worker(
+    *ps: Ps, segments: int = 1, step_secs: float = WAIT_SECS, unix_sockets: bool = True
+) -> Iterator[tuple[Connections, Callable[[], int]]]:
     """The connections of a worker with some ps, and a function that opens a session."""
     address = Address(LOOPBACK, 1)
     with ExitStack() as stack:
         ports = [stack.enter_context(exchanging(address, None, lambda _: "", each.serve)) for each in ps]
-        connections = Connections(GREETING, None, "ps", step_secs)
+        connections = Connections(GREETING, None, "ps", step_secs, unix_sockets)
         for shard in range(len(ps)):
             connections.expect(shard, [BufferPool([TensorKind(np.dtype(np.float32), SIZE)]) for _ in range(segments)])
         stack.callback(connections.close)
@@ -75,12 +81,42 @@ def gradient(value: float) -> list[np.ndarray]:
     return [np.full(2, value, np.float32), np.full(SIZE - 2, value, np.float32)]
 
 
-def test_a_step_with_one_ps_is_one_exchange() -> None:
-    with worker(Ps()) as (connections, connect):
+@pytest.mark.parametrize("unix_sockets", [False, True])
+def test_a_step_with_one_ps_is_one_exchange(unix_sockets: bool) -> None:
+    with worker(Ps(), unix_sockets=unix_sockets) as (connections, connect):
         session = connect()
         for step in range(5):
             (values,) = connections.exchange(session, 0, 0, gradient(step))
             assert values.tolist() == [2 * step] * SIZE
+
+
+@pytest.mark.parametrize(
+    ("unix_sockets", "host", "is_unix"),
+    [(True, "127.0.0.1", True), (True, "localhost", True), (True, "127.0.0.2", False), (False, "127.0.0.1", False)],
+)
+def test_connections_are_unix_sockets_with_a_ps_of_this_machine(unix_sockets: bool, host: str, is_unix: bool) -> None:
+    address = Address(host, 1)
+    connections = Connections(GREETING, None, "ps", WAIT_SECS, unix_sockets)
+    connections.expect(0, [BufferPool([TensorKind(np.dtype(np.float32), SIZE)])])
+    families = []
+
+    def serve(greeting: Greeting, *ends: Connection) -> None:
+        del greeting
+        families.extend(each._socket.family for each in ends)
+
+    with exchanging(address, None, lambda _: "", serve) as port:
+        connections.open([address], [port])
+        wait_until(lambda: families, WAIT_SECS, "a session")
+        connections.close()
+    assert families == [socket.AF_UNIX if is_unix and sys.platform == "linux" else socket.AF_INET] * 2
+
+
+def test_a_worker_of_another_user_connects_by_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
+    with worker(Ps()) as (connections, connect):
+        monkeypatch.setattr(os, "geteuid", lambda: -1)
+        session = connect()
+        (values,) = connections.exchange(session, 0, 0, gradient(3))
+        assert values.tolist() == [6] * SIZE
 
 
 def test_a_step_with_several_ps_and_segments_is_complete_when_all_have_answered() -> None:
@@ -238,7 +274,7 @@ def test_a_failure_of_an_earlier_session_does_not_end_the_present_one() -> None:
 @pytest.mark.parametrize("is_accepted", [True, False])
 def test_closing_ends_the_opening_of_connections(is_accepted: bool) -> None:
     """A ps that accepts connections and says nothing, and one that accepts all while they are closed."""
-    connections = Connections(GREETING, None, "ps", WAIT_SECS)
+    connections = Connections(GREETING, None, "ps", WAIT_SECS, unix_sockets=True)
     connections.expect(0, [BufferPool([TensorKind(np.dtype(np.float32), SIZE)])])
     address = Address(LOOPBACK, 1)
     greeted, may_go_on = threading.Event(), threading.Event()
@@ -266,7 +302,7 @@ def test_closing_ends_the_opening_of_connections(is_accepted: bool) -> None:
 
 def test_a_ps_that_refuses_the_worker_is_no_program_error() -> None:
     address = Address(LOOPBACK, 1)
-    connections = Connections(GREETING, None, "ps", 1.0)
+    connections = Connections(GREETING, None, "ps", 1.0, unix_sockets=True)
     connections.expect(0, [BufferPool([TensorKind(np.dtype(np.float32), SIZE)])])
     with (
         exchanging(address, None, lambda _: "this ps does not train generation 1", Ps().serve) as port,
@@ -276,7 +312,7 @@ def test_a_ps_that_refuses_the_worker_is_no_program_error() -> None:
 
 
 def test_a_ps_that_cannot_be_reached_is_named_with_its_port() -> None:
-    connections = Connections(GREETING, None, "ps", 1.0)
+    connections = Connections(GREETING, None, "ps", 1.0, unix_sockets=True)
     connections.expect(0, [BufferPool([TensorKind(np.dtype(np.float32), SIZE)])])
     with pytest.raises(UnreachableError, match=r"ps 0 accepts no connection at 127.0.0.1:1: "):
         connections.open([Address(LOOPBACK, 20000)], [1])

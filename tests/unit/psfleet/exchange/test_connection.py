@@ -13,22 +13,27 @@ import pytest
 
 from psfleet.exchange.connection import SMALL_BYTES, Connection, joined
 from psfleet.exchange.messages import LENGTH, MAX_GREETING_BYTES, Answer, Greeting, receive_text, send_text
+from worker_service.connections import INLINE_BYTES
 
 WAIT_SECS = 30.0
 Pair = tuple[Connection, Connection]
 
 
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        first = socket.create_connection(listener.getsockname())
-        second, _ = listener.accept()
-    connections = Connection(first), Connection(second)
+@pytest.fixture(params=["TCP", "Unix"])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    connections = tuple(map(Connection, socket.socketpair() if request.param == "Unix" else tcp_pair()))
+    assert len(connections) == 2
     for each in connections:
         each.set_timeout(WAIT_SECS)
     yield connections
     for each in connections:
         each.close()
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        first = socket.create_connection(listener.getsockname())
+        return first, listener.accept()[0]
 
 
 @pytest.mark.parametrize("at_once", [1, 100, 2000])
@@ -104,6 +109,24 @@ def test_a_full_connection_cannot_send(pair: Pair) -> None:
     with pytest.raises(TimeoutError):
         pair[0].send([np.zeros(100_000_000, np.uint8)])
     assert not pair[0].can_send()
+
+
+def test_a_message_that_is_sent_without_a_thread_needs_nobody_who_receives(pair: Pair) -> None:
+    """Both ends may send one at once."""
+    pair[0].set_timeout(WAIT_SECS)
+    sent = np.arange(INLINE_BYTES, dtype=np.uint8)
+    pair[0].send([sent])
+    received = np.zeros_like(sent)
+    pair[1].receive_into(received)
+    assert np.array_equal(received, sent)
+
+
+def test_a_unix_socket_keeps_more_for_its_receiver_than_by_default() -> None:
+    first, second = socket.socketpair()
+    default = first.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    with first, second:
+        Connection(first)
+        assert first.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) > default
 
 
 def test_small_pieces_are_joined_in_their_order() -> None:

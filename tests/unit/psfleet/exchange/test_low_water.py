@@ -84,6 +84,16 @@ def test_an_end_wakes_a_thread_that_waits_for_much(sockets: Sockets) -> None:
     assert low_water.receive(1, [target]) == 0
 
 
+@pytest.mark.parametrize("timeout_secs", [None, WAIT_SECS])
+def test_unix_sockets_have_no_marks(timeout_secs: float | None) -> None:
+    """With one, a call without a timeout would wait for it."""
+    sender, receiver = socket.socketpair()
+    with sender, receiver:
+        receiver.settimeout(timeout_secs)
+        sender.sendall(bytes(1000))
+        assert LowWater(receiver).receive(MIN_BYTES, [memoryview(bytearray(MIN_BYTES))]) == 1000
+
+
 def test_a_kernel_without_the_option_receives_all_the_same(sockets: Sockets, monkeypatch: pytest.MonkeyPatch) -> None:
     sender, receiver = sockets
     monkeypatch.setattr(socket, "SO_RCVLOWAT", 9999)

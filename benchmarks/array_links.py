@@ -1,4 +1,4 @@
-"""TCP connections that carry arrays, for contenders that use no library for them."""
+"""Connections that carry arrays, for contenders that use no library for them: Unix sockets at 127.0.0.1, or TCP."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from collections.abc import Iterable
 import numpy as np
 
 from psfleet.addresses import Address
-from psfleet.exchange.connection import send_pieces
+from psfleet.exchange.connection import send_pieces, set_options
+from psfleet.exchange.unix_sockets import connected_beside, listening_beside
 
 CONNECT_SECS = 120.0
 
 
 class Link:
-    """A TCP connection that carries float32 arrays; both ends know their sizes."""
+    """A connection that carries float32 arrays; both ends know their sizes."""
 
     def __init__(self, connection: socket.socket) -> None:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        set_options(connection)
         connection.settimeout(None)
         self._socket = connection
 
@@ -47,7 +48,8 @@ class Link:
 
 def accepted(address: Address, count: int) -> list[Link]:
     """The connections of that many workers."""
-    with socket.create_server((address.host, address.port)) as server:
+    unix = listening_beside(address.port) if address.is_loopback else None
+    with unix or socket.create_server((address.host, address.port)) as server:
         server.settimeout(CONNECT_SECS)
         return [Link(server.accept()[0]) for _ in range(count)]
 
@@ -56,6 +58,8 @@ def connected(address: Address) -> Link:
     """A connection with an owner, which may not listen yet."""
     deadline = time.monotonic() + CONNECT_SECS
     while True:
+        if address.is_loopback and (unix := connected_beside(address.port, CONNECT_SECS)):
+            return Link(unix)
         try:
             return Link(socket.create_connection((address.host, address.port), CONNECT_SECS))
         except ConnectionRefusedError:
