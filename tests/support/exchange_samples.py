@@ -87,7 +87,7 @@ def worker(
         session="",
         carries="pushes",
     )
-    made = Connections(greeting, None, "ps", WAIT_SECS)
+    made = Connections(greeting, None, "ps", WAIT_SECS, unix_sockets=True)
     made.expect(0, [BufferPool([kind]) for _ in range(segments)])
     return made
 
