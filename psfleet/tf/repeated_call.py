@@ -18,6 +18,7 @@ class RepeatedCall:
     step. This makes the call below it, like BaseSession._do_run of TensorFlow 2.21.
 
     Args of the constructor:
+        fetches, feeds: Of the session's graph, or of the one whose copy it is: found by their names.
         targets: Operations that have to end, too.
     """
 
@@ -31,8 +32,9 @@ class RepeatedCall:
     ) -> None:
         session._extend_graph()
         self._session = session
-        self._fetches = [tensor._as_tf_output() for tensor in fetches]
-        self._feeds = [tensor._as_tf_output() for tensor in feeds]
+        find = session.graph.get_tensor_by_name
+        self._fetches = [find(tensor.name)._as_tf_output() for tensor in fetches]
+        self._feeds = [find(tensor.name)._as_tf_output() for tensor in feeds]
         self._targets = [operation._c_op for operation in targets]
         self._options = tf_session.TF_NewBufferFromString(options.SerializeToString())
 

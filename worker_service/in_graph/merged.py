@@ -47,6 +47,7 @@ class ReplicaStep:
     abandonment: None = None
     connections: None = None
     session_number: None = None
+    direct: None = None
 
 
 def merged(build: Callable[[int], StepGraph], num_replicas: int, is_sync: bool, joins: int = 1) -> list[ReplicaStep]:
