@@ -1,7 +1,7 @@
 """One process of the contender `sockets`: the least that a parameter server must do, without an RPC library.
 
-The gradient is TensorFlow's, and so is the update. In between, bytes go over TCP into buffers that stay, one message
-each way per worker and shard. Nothing is counted, checked or recovered, and no phase of a step overlaps another.
+The gradient is TensorFlow's, and so is the update. In between, bytes go over Unix sockets into buffers that stay, one
+message each way per worker and shard. Nothing is counted, checked or recovered, and phases of a step do not overlap.
 """
 
 from __future__ import annotations

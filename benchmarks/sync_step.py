@@ -63,13 +63,13 @@ TEXT = """A ReLU MLP 784-hidden-hidden-10, batch {batch} per worker, {optimizer}
 `colocated` is psfleet with a ps in each worker (`fleet.colocate`), `TCP` psfleet without Unix sockets
 (`fleet.unix_sockets: false`). `compute` is one process without a ps. `sockets` is the least that a ps must do:
 TensorFlow's gradient and update, and between them bytes over Unix sockets, without an RPC library, counts, checks or
-recovery. All others use TCP, `ray` shared memory, too. `runtime` is the same as `sockets` in TensorFlow's runtime: a ps
-that consists of queues and one variable. `stock` is the recipe of TensorFlow 1 (`replica_device_setter`,
-`SyncReplicasOptimizer`, `MonitoredTrainingSession`), `ddp` PyTorch's DistributedDataParallel with gloo, `ray` two
-actors that train with TensorFlow and whose weights are averaged after each step, `ps_strategy` TensorFlow 2's
-ParameterServerStrategy with a coordinator. Steps of `psfleet async` and `ps_strategy` are global steps, of one
-gradient each; all others average two. Milliseconds are medians of a run's steps,
-of these contenders means. CPU time is that of all processes of a contender."""
+recovery. The other contenders' processes use TCP, those of `ray` shared memory, too. `runtime` is the same as `sockets`
+in TensorFlow's runtime: a ps that consists of queues and one variable. `stock` is the recipe of TensorFlow 1
+(`replica_device_setter`, `SyncReplicasOptimizer`, `MonitoredTrainingSession`), `ddp` PyTorch's DistributedDataParallel
+with gloo, `ray` two actors that train with TensorFlow and whose weights are averaged after each step, `ps_strategy`
+TensorFlow 2's ParameterServerStrategy with a coordinator. Steps of `psfleet async` and `ps_strategy` are global steps,
+of one gradient each; all others average two. Milliseconds are medians of a run's steps, of these contenders means. CPU
+time is that of all processes of a contender."""
 
 
 def main() -> int:

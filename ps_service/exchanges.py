@@ -90,9 +90,11 @@ class Session:
 
     def show_life(self) -> None:
         """Sends a sign of life if the worker waits and nothing is being sent; never blocks."""
-        if self._num_waiting and self._replies.can_send() and self._sending.acquire(blocking=False):
+        if self._num_waiting and self._sending.acquire(blocking=False):
             try:
-                self._replies.send([REPLY.pack(Kind.ALIVE, 0, 0)])
+                # Not before: an answer that is sent in between can leave no room.
+                if self._num_waiting and self._replies.can_send():
+                    self._replies.send([REPLY.pack(Kind.ALIVE, 0, 0)])
             except OSError:
                 self.close()
             finally:

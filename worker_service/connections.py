@@ -33,7 +33,7 @@ Way = Literal["pushes", "replies"]
 WAYS: tuple[Way, Way] = ("replies", "pushes")
 """In the order in which a ps expects its connections."""
 INLINE_BYTES = 1 << 17
-"""Messages up to it are sent and received one after the other: they fit into the buffers of the kernel."""
+"""Messages up to it are sent and received one after the other: in a few pieces they fit into the kernel's buffers."""
 
 
 class Connections:

@@ -20,13 +20,13 @@ from psfleet.tf.server import cluster_config, fuse_what_runs
 from worker_service.abandonment import is_abandonment
 from worker_service.accumulation import microbatches
 from worker_service.allowance import Allowance
-from worker_service.direct import options_of_step
 from worker_service.first_pull import NEWEST, pull_one_step
 from worker_service.in_graph.merged import ReplicaStep
 from worker_service.session_errors import UnreachableError, translate_errors
 from worker_service.session_start import SessionStart, by_ps
 from worker_service.step import StepGraph
 from worker_service.step_calls import StepCalls
+from worker_service.step_sessions import StepSessions
 
 CLOSE_SECS = 2.0
 GONE = "a peer went away while a session was opened"
@@ -70,9 +70,8 @@ class WorkerSession:
         self._options = v1.RunOptions(timeout_in_ms=int(self._step_secs * 1000))
         self._barrier = v1.RunOptions(timeout_in_ms=int(job.round_secs * 1000))
         self._opened: Future[np.ndarray] = Future()
-        self._session = v1.Session(f"grpc://{own.data}", graph=step.graph, config=config)
+        self._sessions = StepSessions(f"grpc://{own.data}", step, job, config)
         self._closing, self.closed = threading.Lock(), threading.Event()
-        self._own = self._session
         self._pulled = np.zeros((0, 2), np.int64)
         self._wants_norm, self._allowance = True, Allowance()
         self.losses: dict[str, float] = {}
@@ -109,34 +108,24 @@ class WorkerSession:
     def _read(self, shard_steps: np.ndarray | None) -> SessionStart:
         """Copies all tensors from the ps, and prepares the calls of a step."""
         step = self._step
-        writers: list[tf.Tensor | tf.Operation] = [step.pull]
         with translate_errors():
             if step.frozen.shape[0]:
-                self._session.run(step.load_frozen, options=self._options)
-                writers.append(step.load_frozen)
-            start = pull_one_step(self._session, step, self._job, self._options, shard_steps)
-            options, barrier = self._options, self._barrier
-            if step.direct is not None:
-                self._own = step.direct.open(self._job)
-                options, barrier = (options_of_step(self._job, each) for each in (options, barrier))
-            self._take(writers)
+                self._sessions.server.run(step.load_frozen, options=self._options)
+            start = pull_one_step(self._sessions.server, step, self._job, self._options, shard_steps)
+            self._sessions.begin(step.pull, *([step.load_frozen] if step.frozen.shape[0] else []))
         number = None if self._connect is None else self._connect()
-        self._calls = StepCalls(self._own, step, self._num_microbatches, options, barrier, number)
+        options, barrier = (self._sessions.of_steps(each) for each in (self._options, self._barrier))
+        self._calls = StepCalls(self._sessions.own, step, self._num_microbatches, options, barrier, number)
         return start
-
-    def _take(self, writers: Sequence[tf.Tensor | tf.Operation]) -> None:
-        """Moves what operations on the server have written to the session of steps, if that is another one."""
-        if self._step.direct is not None:
-            self._step.direct.take(self._own, self._session, writers)
 
     def resume(self) -> SessionStart:
         """Copies parameters and state from the ps again, after a `RefusedCallError`."""
         with translate_errors():
             if self._step.abandonment is not None:
                 # An abandoned step may have set its flag, with which all later ones would end, too.
-                self._session.run(self._step.abandonment.taken, options=self._options)
-            start = pull_one_step(self._session, self._step, self._job, self._options)
-            self._take([self._step.pull])
+                self._sessions.server.run(self._step.abandonment.taken, options=self._options)
+            start = pull_one_step(self._sessions.server, self._step, self._job, self._options)
+            self._sessions.take(self._step.pull)
             return start
 
     def _open(self) -> None:
@@ -148,9 +137,7 @@ class WorkerSession:
         """
         with suppress(InvalidStateError):
             try:
-                # In one call: TensorFlow prepares the graph anew for each set of operations.
-                first = [self._step.shard_steps] + ([self._step.initializer] if self._step.direct is None else [])
-                shard_steps, *_ = self._session.run(first)
+                shard_steps, *_ = self._sessions.server.run(self._sessions.first)
             except Exception as error:
                 self._opened.set_exception(error)
             else:
@@ -168,7 +155,7 @@ class WorkerSession:
             The loss of the batch, None if the step was abandoned, see `Abandonment` and `Allowance`;
             global step and final step of each shard after the step, int64 `[num_ps, 2]`.
         """
-        with translate_errors(f", step {local_step + 1}: ", self._index):
+        with translate_errors(f", step {local_step + 1}: ", self._index), self._sessions.running():
             try:
                 may_abandon = self._allowance.begin() and self._step.abandonment is not None
                 loss, self._pulled = self._calls.train(batch, local_step, number, self._wants_norm, may_abandon)
@@ -176,7 +163,7 @@ class WorkerSession:
                 if self._step.abandonment is None or not is_abandonment(error):
                     raise
                 self._allowance.end(was_abandoned=True)
-                self._pulled = self._session.run(self._step.abandonment.taken, options=self._options)
+                self._pulled = self._sessions.server.run(self._step.abandonment.taken, options=self._options)
                 return None, by_ps(self._pulled, self._job.fleet.ps)
             self._allowance.end(was_abandoned=False)
             self.losses[self._step.loss_names[self._calls.loss_of(number)]] = loss
@@ -189,12 +176,12 @@ class WorkerSession:
             batch: As for `train`.
             number: Of the batch, which is the global step before the update.
         """
-        with translate_errors(f", step {number + 1}: ", self._index):
+        with translate_errors(f", step {number + 1}: ", self._index), self._sessions.running():
             return self._calls.update_locally(batch, number, self._wants_norm)
 
     def exchange(self, local_step: int) -> np.ndarray:
         """Averaging mode: pushes what the updates since `local_step` have made, and pulls; see `train`."""
-        with translate_errors(f", round after step {local_step}: ", self._index):
+        with translate_errors(f", round after step {local_step}: ", self._index), self._sessions.running():
             self._pulled = self._calls.exchange(local_step)
             return by_ps(self._pulled, self._job.fleet.ps)
 
@@ -202,9 +189,9 @@ class WorkerSession:
         """Waits for the end of a step whose gradient is pushed already; returns what `train` does, without the loss."""
         step = self._step
         with translate_errors():
-            pulled = np.asarray(self._session.run(step.await_step, {step.local_step: local_step}, self._barrier))
-            self._take([step.await_step])
-            return by_ps(pulled, self._job.fleet.ps)
+            pulled = self._sessions.server.run(step.await_step, {step.local_step: local_step}, self._barrier)
+            self._sessions.take(step.await_step)
+            return by_ps(np.asarray(pulled), self._job.fleet.ps)
 
     def summaries(self, batch: Sequence[np.ndarray]) -> bytes | None:
         """The program's own summaries of a batch; None if it has none."""
@@ -214,8 +201,7 @@ class WorkerSession:
             feeds = dict(zip(self._step.feeds, microbatches(batch, self._num_microbatches)[-1], strict=True))
             # Rows of tables are read for them, too.
             feeds[self._step.local_step] = NEWEST
-            named = {placeholder.name: value for placeholder, value in feeds.items()}
-            return bytes(self._own.run(self._step.summaries.name, named, options=self._options))
+            return bytes(self._sessions.run(self._step.summaries, feeds, self._options))
 
     def measure_norm(self, is_wanted: bool) -> None:
         """Whether the next step computes the norm of a gradient that is not clipped: a pass over all its elements."""
@@ -229,22 +215,22 @@ class WorkerSession:
     def gradients(self) -> list[np.ndarray]:
         """See `StepGraph.gradients`."""
         with translate_errors():
-            return list(self._own.run([_name(each) for each in self._step.gradients], options=self._options))
+            return list(self._sessions.run(self._step.gradients, options=self._options))
 
     def parameters(self) -> np.ndarray:
         """The local parameters, float32 `[layout.parameters.size]`."""
         with translate_errors():
-            return np.asarray(self._own.run(_name(self._step.parameters)))
+            return np.asarray(self._sessions.run(self._step.parameters))
 
     def state(self) -> np.ndarray:
         """The local copy of state, of the same step as the parameters: uint8 `[layout.state.size]`."""
         with translate_errors():
-            return np.asarray(self._own.run(_name(self._step.state)))
+            return np.asarray(self._sessions.run(self._step.state))
 
     def frozen(self) -> np.ndarray:
         """The local copy of frozen weights, uint8 `[layout.frozen.size]`."""
         with translate_errors():
-            return np.asarray(self._own.run(_name(self._step.frozen)))
+            return np.asarray(self._sessions.run(self._step.frozen))
 
     def close(self, wait_secs: float = CLOSE_SECS) -> None:
         """Cancels the running step and closes the session; from any thread, any number of times."""
@@ -256,17 +242,6 @@ class WorkerSession:
         if self._step.connections is not None:
             self._step.connections.close()
         # Closing waits for the peers, forever after one died: the thread is then abandoned.
-        closer = threading.Thread(target=self._close_sessions, name="close-session", daemon=True)
+        closer = threading.Thread(target=self._sessions.close, name="close-session", daemon=True)
         closer.start()
         closer.join(wait_secs)
-
-    def _close_sessions(self) -> None:
-        if self._own is not self._session:
-            self._own.close()
-        self._session.close()
-
-
-def _name(value: tf.Tensor | tf.Variable) -> str:
-    """Of a tensor, or of a variable's value, in the step graph and in its copy."""
-    name: str = value.graph.as_graph_element(value).name
-    return name

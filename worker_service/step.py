@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
@@ -20,7 +19,7 @@ from psfleet.tf.traced_update import TracedUpdate
 from psfleet.tf.waits import waits_of
 from worker_service.abandonment import Abandonment, may_abandon_steps
 from worker_service.connections import Connections
-from worker_service.direct import DirectGraph, can_be_direct, resource_variables
+from worker_service.direct import DirectPart, can_be_direct
 from worker_service.exchanges import StepExchanges, exchanges_of
 from worker_service.frontends.interface import StepBuilder, TrainingGraph
 from worker_service.local_optimizer import LocalOptimizer
@@ -67,8 +66,7 @@ class StepGraph:
         state: uint8 `[layout.state.size]`, the local copy: floating point tensors as of the parameters' step, and all
             others as this worker's own steps have changed them since it read those of the ps.
         frozen: uint8 `[layout.frozen.size]`, the local copy.
-        variables: Of this worker by the names of their handles, if steps can be direct.
-        freed: For each of these, an operation that frees it.
+        direct: For a session of this process alone, which then runs the steps; None: they need that on its server.
         worker_job: The TensorFlow job whose task this worker must be.
         shard_steps: int64 `[num_segments, 2]`: the global step of each segment of all ps, and the number of this
             worker's newest gradient there; see `Exchange.shard_steps`.
@@ -124,13 +122,7 @@ class StepGraph:
                 self.shard_steps = tf.stack([exchange.shard_steps() for exchange in segments])
                 remote = [first.variables.frozen.read_value() for first, *_ in exchanges]
                 self.load_frozen = self.frozen.assign(tf.concat(remote, 0), read_value=False)
-            self.variables: dict[str, Any] = {}
-            self.freed: dict[str, tf.Operation] = {}
-            if connections is not None and can_be_direct(job):
-                self.variables = resource_variables(self.graph)
-                self.freed = {
-                    name: tf.raw_ops.DestroyResourceOp(resource=each.handle) for name, each in self.variables.items()
-                }
+            self.direct = DirectPart(self.graph) if connections is not None and can_be_direct(job) else None
             self.initializer = tf.group(
                 *[v.initializer for v in v1.global_variables() + v1.local_variables()], v1.tables_initializer()
             )
@@ -175,11 +167,6 @@ class StepGraph:
             return None
         average = local_variable("average", [layout.parameters.size], tf.float32)
         return LocalOptimizer(job, layout.parameters, self.parameters, average, self.number, update, slots)
-
-    @functools.cached_property
-    def direct(self) -> DirectGraph | None:
-        """Of this worker alone; None: a step needs the session on its server."""
-        return DirectGraph(self) if self.freed else None
 
     @functools.cached_property
     def await_step(self) -> tf.Tensor:

@@ -11,12 +11,14 @@ import os
 import socket
 import struct
 import sys
+from pathlib import Path
 
 BUFFER_BYTES = 1 << 20
 """For which a sender does not wait. With Linux's default, 208 KiB, the exchange above takes as long as by TCP."""
 BACKLOG = 128
 CREDENTIALS = struct.Struct("=iII")
 """`struct ucred`: process, user and group."""
+OVERFLOW_USER = Path("/proc/sys/kernel/overflowuid")
 
 logger = logging.getLogger("psfleet")
 
@@ -28,13 +30,16 @@ def listening_beside(port: int) -> socket.socket | None:
     """
     if sys.platform != "linux":
         return None
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listener.bind(_name(port))
-        listener.listen(BACKLOG)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(_name(port))
+            listener.listen(BACKLOG)
+        except BaseException:
+            listener.close()
+            raise
     except OSError as error:
         logger.warning("port %d has no Unix socket beside it, workers use TCP: %s", port, error)
-        listener.close()
         return None
     return listener
 
@@ -47,32 +52,34 @@ def connected_beside(port: int, timeout_secs: float) -> socket.socket | None:
     """
     if sys.platform != "linux":
         return None
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        sock.settimeout(timeout_secs)
-        sock.connect(_name(port))
-        # Any process can take the name while no ps has it.
-        if is_of_this_user(sock):
-            return sock
-        logger.debug("the Unix socket beside port %d is of another user, TCP is used", port)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(timeout_secs)
+            sock.connect(_name(port))
+            # Any process can take the name while no ps has it.
+            if not is_of_this_user(sock):
+                raise PermissionError("it is of another user")
+        except BaseException:
+            sock.close()
+            raise
     except OSError as error:
         logger.debug("port %d has no Unix socket beside it, TCP is used: %s", port, error)
-    except BaseException:
-        sock.close()
-        raise
-    sock.close()
-    return None
+        return None
+    return sock
 
 
 def is_of_this_user(sock: socket.socket) -> bool:
     """Whether the other end of a Unix socket is a process of this process's user (SO_PEERCRED).
+
+    False for the user as whom a user namespace shows all users that it does not know (user_namespaces(7)).
 
     Raises:
         OSError: The socket is not connected.
     """
     content = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     _, user, _ = CREDENTIALS.unpack(content)
-    return bool(user == os.geteuid())
+    return bool(user == os.geteuid() and user != int(OVERFLOW_USER.read_text()))
 
 
 def _name(port: int) -> bytes:

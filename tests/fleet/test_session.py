@@ -55,7 +55,12 @@ def new_session(step_secs: float, own: Address, ps: Address) -> WorkerSession:
     with graph.as_default():
         initializer, shard_steps = tf.no_op(), tf.zeros([1, 2], tf.int64)
     step: Any = SimpleNamespace(
-        graph=graph, initializer=initializer, shard_steps=shard_steps, worker_job="worker", connections=None
+        graph=graph,
+        initializer=initializer,
+        shard_steps=shard_steps,
+        worker_job="worker",
+        connections=None,
+        direct=None,
     )
     return WorkerSession(step, job(step_secs), [ps], own, 0)
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+from contextlib import closing
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from support.exchange_samples import KIND, SIZE, WAIT_SECS, Graph, connect, ones, ps, worker
 
 from ps_service import exchanges as tested
+from ps_service.exchange_graph import ExchangeGraph
 from psfleet.exchange.buffers import TensorKind
 from psfleet.exchange.connection import SILENT_SECS, Connection
-from psfleet.exchange.messages import PUSH, REPLY, Kind
+from psfleet.exchange.messages import PUSH, REPLY, Greeting, Kind
 
 
 def test_a_worker_that_waits_long_hears_that_the_ps_lives(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,6 +42,29 @@ def test_a_ps_gives_signs_of_life_while_a_push_arrives(monkeypatch: pytest.Monke
         peer._pushes.send([PUSH.pack(0, 0, KIND.num_bytes)])
         assert REPLY.unpack(peer._replies.receive(REPLY.size))[0] == Kind.ALIVE
         connections.close()
+
+
+def test_a_sign_of_life_does_not_wait_for_room_that_an_answer_took_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Unix socket has room for a sign while a quarter of its buffer is used at most."""
+    first, second = socket.socketpair()
+    replies = Connection(first)
+    session: Any = tested.Session(cast(Greeting, None), cast(ExchangeGraph, None), replies, replies)
+    session._num_waiting = 1
+    real = replies.can_send
+
+    def answered_meanwhile() -> bool:
+        """Another thread of the ps sends an answer as soon as it can."""
+        if session._sending.acquire(blocking=False):
+            replies.send([np.zeros(600_000, np.uint8)])
+            session._sending.release()
+        return real()
+
+    monkeypatch.setattr(replies, "can_send", answered_meanwhile)
+    replies.set_timeout(0.2)
+    with closing(replies), second:
+        session.show_life()
+        assert REPLY.unpack(second.recv(REPLY.size))[0] == Kind.ALIVE, "the answer waits for the sign"
+        assert real(), "the connection is open"
 
 
 def test_a_worker_that_computes_gets_no_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,10 +123,11 @@ def test_a_message_that_is_sent_without_a_thread_needs_nobody_who_receives(pair:
 
 def test_a_unix_socket_keeps_more_for_its_receiver_than_by_default() -> None:
     first, second = socket.socketpair()
-    default = first.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
     with first, second:
+        first.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+        before = first.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
         Connection(first)
-        assert first.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) > default
+        assert first.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) > before
 
 
 def test_small_pieces_are_joined_in_their_order() -> None:

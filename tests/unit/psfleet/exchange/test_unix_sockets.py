@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
-from support.exchange_server import WAIT_SECS, Ps, greeted, served, session
+from support.exchange_server import WAIT_SECS, Ps, connected, greeted, served, session
 
 from psfleet.addresses import LOOPBACK, Address
 from psfleet.exchange import server, unix_sockets
@@ -45,17 +47,17 @@ def beside(port: int) -> Connection:
     return Connection(sock)
 
 
-def test_a_session_can_have_one_connection_of_each_kind() -> None:
-    ps = Ps()
-    with served(ps) as port, closing(beside(port)) as replies, closing(beside(port)) as pushes:
+KINDS = {"TCP": connected, "Unix": lambda port: closing(beside(port))}
+
+
+@pytest.mark.parametrize("of_replies", KINDS)
+@pytest.mark.parametrize("of_pushes", KINDS)
+def test_each_connection_of_a_session_can_be_of_each_kind(of_replies: str, of_pushes: str) -> None:
+    with served(Ps()) as port, KINDS[of_replies](port) as replies, KINDS[of_pushes](port) as pushes:
         assert greeted(replies) == ""
         assert greeted(pushes, carries="pushes") == ""
         pushes.send([b"x"])
         assert replies.receive(1) == b"x"
-        with session(port, session="by TCP") as (others, other_replies):
-            others.send([b"y"])
-            assert other_replies.receive(1) == b"y"
-    assert ps.num_sessions == 2
 
 
 def test_nobody_listens_after_the_end() -> None:
@@ -96,6 +98,30 @@ def test_a_worker_does_not_use_the_socket_of_another_user(monkeypatch: pytest.Mo
     """Any process can take the name before the ps."""
     with served(Ps()) as port, of_another_user(monkeypatch):
         assert connected_beside(port, WAIT_SECS) is None
+
+
+def test_a_user_that_a_namespace_does_not_know_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = tmp_path / "overflowuid"
+    own.write_text(f"{os.geteuid()}\n")
+    monkeypatch.setattr(unix_sockets, "OVERFLOW_USER", own)
+    with served(Ps()) as port:
+        assert connected_beside(port, WAIT_SECS) is None
+
+
+def test_where_unix_sockets_are_forbidden_the_port_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with RestrictAddressFamilies of systemd."""
+    real = socket.socket
+
+    def only_tcp(family: int = socket.AF_INET, *args: int, **kwargs: int) -> socket.socket:
+        if family == socket.AF_UNIX:
+            raise OSError(errno.EAFNOSUPPORT, "address family not supported")
+        return real(family, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "socket", only_tcp)
+    port = socket.create_server((LOOPBACK, 0))
+    with port:
+        assert listening_beside(port.getsockname()[1]) is None
+        assert connected_beside(port.getsockname()[1], WAIT_SECS) is None
 
 
 @needs_root

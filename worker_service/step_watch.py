@@ -1,0 +1,66 @@
+"""Ends a worker whose step does not return: nothing interrupts an operation that waits in a direct session.
+
+A session on the process's server returns at the deadline of a call, and leaves the operation to itself. A direct one
+returns once all its operations have: also after its deadline, or once it is closed.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import threading
+from types import TracebackType
+from typing import Self
+
+from psfleet.errors import DeadlineError
+
+logger = logging.getLogger("psfleet.worker")
+
+LOOK_SECS = 1.0
+"""Interval in which a thread looks; it counts its looks, so that a process that was frozen has not waited."""
+
+
+class StepWatch:
+    """Context manager for a step; one at a time.
+
+    Args of the constructor:
+        limit_secs: After which the process ends with 75, once `start` was called.
+    """
+
+    def __init__(self, limit_secs: float) -> None:
+        self._limit_secs = limit_secs
+        self._number, self._is_running = 0, False
+        self._is_over = threading.Event()
+
+    def start(self) -> None:
+        """Starts the thread."""
+        threading.Thread(target=self._watch, name="step-watch", daemon=True).start()
+
+    def close(self) -> None:
+        """Ends the thread, unless a step runs: it can still fail to return."""
+        self._is_over.set()
+
+    def __enter__(self) -> Self:
+        self._number += 1
+        self._is_running = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._is_running = False
+
+    def _watch(self) -> None:
+        looks, seen = 0, 0
+        pause = threading.Event()
+        while self._is_running or not self._is_over.is_set():
+            pause.wait(LOOK_SECS)
+            looks = looks + 1 if self._is_running and self._number == seen else 0
+            seen = self._number
+            if looks * LOOK_SECS > self._limit_secs:
+                error = DeadlineError("the operations of a step to return", self._limit_secs)
+                logger.error("%s", error, extra={"event": "failed", "exit_code": error.exit_code})
+                faulthandler.dump_traceback()
+                os._exit(error.exit_code)
+                return
