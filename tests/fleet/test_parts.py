@@ -47,7 +47,7 @@ def partitions(program: KerasProgram | GraphProgram) -> list[list[Any]]:
         options, metadata = v1.RunOptions(output_partition_graphs=True), v1.RunMetadata()
         with WorkerSession(step, fleet.job, fleet.ps, own, 0, {1: other.data}) as session:
             session.start()
-            made = fleet.threads.submit(session._session.run, step.steps[0], feeds, options, metadata)
+            made = fleet.threads.submit(session._sessions.server.run, step.steps[0], feeds, options, metadata)
             fleet.advance()
             made.result(STEP_SECS)
     found: list[list[Any]] = [[], []]

@@ -149,7 +149,7 @@ def test_a_session_that_is_resumed_after_a_step_was_abandoned_makes_the_next_one
     ):
         with monkeypatch.context() as patch:
             refusal = tf.errors.AbortedError(None, None, REFUSED)
-            patch.setattr(slow.session._session, "run", Mock(side_effect=refusal))
+            patch.setattr(slow.session._sessions.server, "run", Mock(side_effect=refusal))
             slow_step = begin_step_without_end(fleet, slow, 0)
             chief.push(1, 0)
             fleet.advance()
