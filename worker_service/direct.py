@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as v1
 
 from psfleet.job.job import Job
 from psfleet.tf.server import fuse_what_runs, session_config
+from psfleet.tf.subgraph import subgraph
 from worker_service.abandonment import may_abandon_steps
 
 CALLING_THREAD = -1
@@ -71,34 +72,38 @@ class DirectPart:
         session.run(initializer.name)
         return session
 
-    def take(self, session: v1.Session, server: v1.Session, writers: Sequence[tf.Operation]) -> None:
+    def take(
+        self, session: v1.Session, server: v1.Session, writers: Sequence[tf.Operation], options: v1.RunOptions
+    ) -> None:
         """Moves the variables that operations on the server have written.
 
         Args:
             session: See `open`.
             server: The session with the worker's graph.
             writers: These operations, which assign variables themselves or through those that they need.
+            options: Of a call on the server.
         """
-        for name in sorted(_written(writers)):
-            variable = self._variables[name]
-            value = server.run(variable._graph_element)
+        names = sorted(_written(writers))
+        variables = [self._variables[name] for name in names]
+        values = server.run([variable._graph_element for variable in variables], options=options)
+        for variable, value in zip(variables, values, strict=True):
             assign = session.graph.get_operation_by_name(variable.initializer.name)
             session.run(assign, {assign.inputs[1]: value})
-            server.run(self._freed[name])
+        server.run([self._freed[name] for name in names], options=options)
 
 
-def options_of_step(job: Job, options: v1.RunOptions) -> v1.RunOptions:
-    """The options of a call of a direct session: with one thread for operations it is the one that calls."""
-    if session_config(job.device).inter_op_parallelism_threads != 1:
-        return options
-    return v1.RunOptions(timeout_in_ms=options.timeout_in_ms, inter_op_thread_pool=CALLING_THREAD)
+def options_of_step(job: Job) -> v1.RunOptions:
+    """The options of a call of a direct session: with one thread for operations it is the one that calls.
+
+    Without a timeout, which would not end an operation; connections have their own, see `StepWatch`, too.
+    """
+    has_one = session_config(job.device).inter_op_parallelism_threads == 1
+    return v1.RunOptions(inter_op_thread_pool=CALLING_THREAD if has_one else 0)
 
 
 def _copy(graph: tf.Graph, names: Collection[str]) -> tf.Graph:
     """The operations with some names, and those that they need, on the devices of a process without a task."""
-    content = v1.graph_util.extract_sub_graph(graph.as_graph_def(), sorted(names))
-    for node in (*content.node, *(each for function in content.library.function for each in function.node_def)):
-        node.device = TASK.sub("", node.device)
+    content = subgraph(graph.as_graph_def(), names, on=lambda device: TASK.sub("", device))
     with tf.Graph().as_default() as copy:
         tf.import_graph_def(content, name="")
     copy.finalize()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from psfleet.errors import ProgramError
 from psfleet.layout import TensorSpec
+from psfleet.tf.subgraph import subgraph
 from psfleet.tf.traced_update import AFTER, GRADIENT, PARAMETERS, RATE, Scalar, TracedUpdate, scalar_node, slot_node
 from worker_service import optimizer_variables
 from worker_service.frontends.graph_import import transplant
@@ -180,27 +181,10 @@ class OptimizerTrace:
             for node, value in zip(used, after, strict=True):
                 tf.identity(value, f"{AFTER}{node}")
         wanted = {GRADIENT, RATE, *used, *(f"{AFTER}{node}" for node in used)}
-        return _subgraph(graph.as_graph_def(), wanted)
+        # A ps places them on devices of its own.
+        found = subgraph(graph.as_graph_def(), wanted, on=lambda _: "")
+        serialized: bytes = found.SerializeToString(deterministic=True)
+        return serialized
 
     def _error(self, problem: str) -> ProgramError:
         return ProgramError(f"{self._who} {problem}")
-
-
-def _subgraph(graph_def: Any, wanted: Collection[str]) -> bytes:
-    """The nodes of a `GraphDef` that some of them need, serialized; a ps places them on devices of its own.
-
-    Like `tf.compat.v1.graph_util.extract_sub_graph`, which logs that it is deprecated.
-    """
-    nodes = {node.name: node for node in graph_def.node}
-    waiting, needed = list(wanted), set(wanted)
-    while waiting:
-        inputs = {text.lstrip("^").partition(":")[0] for text in nodes[waiting.pop()].input}
-        waiting += inputs - needed
-        needed |= inputs
-    found = v1.GraphDef(versions=graph_def.versions, library=graph_def.library)
-    for node in graph_def.node:
-        if node.name in needed:
-            found.node.add().CopyFrom(node)
-            found.node[-1].device = ""
-    serialized: bytes = found.SerializeToString(deterministic=True)
-    return serialized

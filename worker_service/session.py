@@ -114,8 +114,7 @@ class WorkerSession:
             start = pull_one_step(self._sessions.server, step, self._job, self._options, shard_steps)
             self._sessions.begin(step.pull, *([step.load_frozen] if step.frozen.shape[0] else []))
         number = None if self._connect is None else self._connect()
-        options, barrier = (self._sessions.of_steps(each) for each in (self._options, self._barrier))
-        self._calls = StepCalls(self._sessions.own, step, self._num_microbatches, options, barrier, number)
+        self._calls = StepCalls(self._sessions, step, self._num_microbatches, self._options, self._barrier, number)
         return start
 
     def resume(self) -> SessionStart:
@@ -155,7 +154,7 @@ class WorkerSession:
             The loss of the batch, None if the step was abandoned, see `Abandonment` and `Allowance`;
             global step and final step of each shard after the step, int64 `[num_ps, 2]`.
         """
-        with translate_errors(f", step {local_step + 1}: ", self._index), self._sessions.running():
+        with translate_errors(f", step {local_step + 1}: ", self._index):
             try:
                 may_abandon = self._allowance.begin() and self._step.abandonment is not None
                 loss, self._pulled = self._calls.train(batch, local_step, number, self._wants_norm, may_abandon)
@@ -176,12 +175,12 @@ class WorkerSession:
             batch: As for `train`.
             number: Of the batch, which is the global step before the update.
         """
-        with translate_errors(f", step {number + 1}: ", self._index), self._sessions.running():
+        with translate_errors(f", step {number + 1}: ", self._index):
             return self._calls.update_locally(batch, number, self._wants_norm)
 
     def exchange(self, local_step: int) -> np.ndarray:
         """Averaging mode: pushes what the updates since `local_step` have made, and pulls; see `train`."""
-        with translate_errors(f", round after step {local_step}: ", self._index), self._sessions.running():
+        with translate_errors(f", round after step {local_step}: ", self._index):
             self._pulled = self._calls.exchange(local_step)
             return by_ps(self._pulled, self._job.fleet.ps)
 

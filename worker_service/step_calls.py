@@ -14,13 +14,14 @@ from psfleet.tf.repeated_call import RepeatedCall
 from worker_service.accumulation import microbatches
 from worker_service.in_graph.merged import ReplicaStep
 from worker_service.step import StepGraph
+from worker_service.step_sessions import StepSessions
 
 
 class StepCalls:
     """Runs the step of a graph, with `train.accumulate` in several calls.
 
     Args of the constructor:
-        session: An open session with the graph.
+        sessions: Of the graph, begun.
         options: Of a call that waits for nobody else's step.
         barrier: Of one that waits for the steps of others.
         session_number: Fed as `StepGraph.session_number`; None: the graph has none.
@@ -28,13 +29,15 @@ class StepCalls:
 
     def __init__(
         self,
-        session: v1.Session,
+        sessions: StepSessions,
         step: StepGraph | ReplicaStep,
         num_microbatches: int,
         options: v1.RunOptions,
         barrier: v1.RunOptions,
         session_number: int | None = None,
     ) -> None:
+        session, self._watch = sessions.own, sessions.watch
+        options, barrier = sessions.of_steps(options), sessions.of_steps(barrier)
         self._session, self._step, self._barrier = session, step, barrier
         self._session_number = [] if session_number is None else [np.int64(session_number)]
         of_session = [] if step.session_number is None else [step.session_number]
@@ -65,7 +68,9 @@ class StepCalls:
         """
         losses, last, numbers = self._accumulated(batch, number)
         train = (self._abandonable if may_abandon else self._train)[self.loss_of(number)]
-        loss, shards, *_ = train(*self._session_number, *last, np.int64(local_step), *numbers, *self._flags(wants_norm))
+        flags = self._flags(wants_norm)
+        with self._watch:
+            loss, shards, *_ = train(*self._session_number, *last, np.int64(local_step), *numbers, *flags)
         return _mean(losses, loss), shards
 
     @functools.cached_property
@@ -80,12 +85,14 @@ class StepCalls:
     def update_locally(self, batch: Sequence[np.ndarray], number: int, wants_norm: bool) -> float:
         """See `WorkerSession.update_locally`."""
         losses, last, numbers = self._accumulated(batch, number)
-        (loss,) = self._update(*last, *numbers, *self._flags(wants_norm))
+        with self._watch:
+            (loss,) = self._update(*last, *numbers, *self._flags(wants_norm))
         return _mean(losses, loss)
 
     def exchange(self, local_step: int) -> np.ndarray:
         """See `WorkerSession.exchange`."""
-        (shards,) = self._exchange(*self._session_number, np.int64(local_step))
+        with self._watch:
+            (shards,) = self._exchange(*self._session_number, np.int64(local_step))
         return np.asarray(shards)
 
     def gradient_norm(self) -> float | None:
@@ -116,7 +123,10 @@ class StepCalls:
         *others, last = microbatches(batch, self._num_microbatches)
         first = np.int64(number) * self._num_microbatches
         accumulate = self._accumulate[self.loss_of(number)]
-        losses = [float(accumulate(*part, first + index)[0]) for index, part in enumerate(others)]
+        losses = []
+        for index, part in enumerate(others):
+            with self._watch:
+                losses.append(float(accumulate(*part, first + index)[0]))
         return losses, last, [np.int64(number), first + len(others)]
 
 

@@ -30,13 +30,15 @@ class StepSessions:
         server: The session on the server.
         own: That of the steps, and of what a worker reads of its variables: a direct one if the graph has such a part
             and once `begin` was called, or else the one on the server.
+        watch: Of each call in that session.
     """
 
     def __init__(self, target: str, step: StepGraph | ReplicaStep, job: Job, config: v1.ConfigProto) -> None:
         self._step, self._job = step, job
         self.server = self.own = v1.Session(target, graph=step.graph, config=config)
         # A step waits for its ps for as long as it may itself take; a ps that is silent is given up later.
-        self._watch = StepWatch(2 * (job.round_secs + SILENT_SECS))
+        self.watch = StepWatch(2 * (job.round_secs + SILENT_SECS))
+        self.watch.start()
 
     @property
     def first(self) -> list[Element]:
@@ -51,22 +53,18 @@ class StepSessions:
         """Opens the session of steps, see `take`."""
         if self._step.direct is not None:
             self.own = self._step.direct.open(self._job, self._operations(), self._step.initializer)
-            self._watch.start()
             self.take(*writers)
 
     def take(self, *writers: Element) -> None:
         """Moves to the session of steps what these elements have written on the server."""
         if self._step.direct is not None:
             operations = [each if isinstance(each, tf.Operation) else each.op for each in writers]
-            self._step.direct.take(self.own, self.server, operations)
+            options = v1.RunOptions(timeout_in_ms=int(self._job.deadlines.step_secs * 1000))
+            self._step.direct.take(self.own, self.server, operations, options)
 
     def of_steps(self, options: v1.RunOptions) -> v1.RunOptions:
         """The options of a call of `own`."""
-        return options if self.own is self.server else options_of_step(self._job, options)
-
-    def running(self) -> StepWatch:
-        """Context manager for a call that runs a step: nothing interrupts a direct session, see `StepWatch`."""
-        return self._watch
+        return options if self.own is self.server else options_of_step(self._job)
 
     def run(
         self,
@@ -81,7 +79,7 @@ class StepSessions:
 
     def close(self) -> None:
         """Cancels what runs, and closes both; from any thread. The one on the server can wait for peers forever."""
-        self._watch.close()
+        self.watch.close()
         if self.own is not self.server:
             self.own.close()
         self.server.close()

@@ -1,7 +1,6 @@
-"""Ends a worker whose step does not return: nothing interrupts an operation that waits in a direct session.
+"""Ends a worker whose step does not return: nothing interrupts an operation that waits.
 
-A session on the process's server returns at the deadline of a call, and leaves the operation to itself. A direct one
-returns once all its operations have: also after its deadline, or once it is closed.
+A call of a session returns once all its operations have: also after its deadline, or once the session is closed.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ LOOK_SECS = 1.0
 
 
 class StepWatch:
-    """Context manager for a step; one at a time.
+    """Context manager for a call of a step; one at a time.
 
     Args of the constructor:
-        limit_secs: After which the process ends with 75, once `start` was called.
+        limit_secs: Of a call, after which the process ends with 75, once `start` was called.
     """
 
     def __init__(self, limit_secs: float) -> None:
@@ -53,9 +52,9 @@ class StepWatch:
 
     def _watch(self) -> None:
         looks, seen = 0, 0
-        pause = threading.Event()
+        never = threading.Event()
         while self._is_running or not self._is_over.is_set():
-            pause.wait(LOOK_SECS)
+            (never if self._is_running else self._is_over).wait(LOOK_SECS)
             looks = looks + 1 if self._is_running and self._number == seen else 0
             seen = self._number
             if looks * LOOK_SECS > self._limit_secs:

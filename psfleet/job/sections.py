@@ -148,8 +148,8 @@ class Deadlines(Section):
         60,
         description="Timeout of a worker's TensorFlow session: of opening it, and of one step (push, token, pull), "
         "and `update.local_steps` times that for the wait for an average; after it the worker queries the state of the "
-        "fleet. A worker ends with 75 and is started again if the operations of a step have not returned after twice "
-        "this time and 30 s.",
+        "fleet. A worker ends with 75 and is started again if the operations of a step, of each microbatch with "
+        "`train.accumulate`, have not returned after twice this time and 30 s.",
     )
     slow_secs: Positive = Field(
         5, description="A step that waits this long is logged, with the workers that it waits for."

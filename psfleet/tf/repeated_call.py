@@ -35,7 +35,7 @@ class RepeatedCall:
         find = session.graph.get_tensor_by_name
         self._fetches = [find(tensor.name)._as_tf_output() for tensor in fetches]
         self._feeds = [find(tensor.name)._as_tf_output() for tensor in feeds]
-        self._targets = [operation._c_op for operation in targets]
+        self._targets = [session.graph.get_operation_by_name(operation.name)._c_op for operation in targets]
         self._options = tf_session.TF_NewBufferFromString(options.SerializeToString())
 
     def __call__(self, *values: np.ndarray | np.generic) -> list[Any]:
