@@ -89,13 +89,15 @@ def run(name: str, title: str, text: str, plans: Sequence[Plan], rounds: int, fo
 def measure(plans: Sequence[Plan], rounds: int) -> list[str]:
     """Runs each contender once per round, in turn, and adds its measures to its group.
 
+    Every other round is in the opposite order: what a contender leaves behind does not always meet the same one.
+
     A contender that fails has no further round in its group; returns a line for each of them.
     """
     failures: list[str] = []
     failed: set[tuple[str, str]] = set()
     for index in range(rounds):
         for plan in plans:
-            for contender in plan.contenders:
+            for contender in plan.contenders if index % 2 == 0 else reversed(plan.contenders):
                 if (plan.group.title, contender.name) in failed:
                     continue
                 print(f"round {index + 1}/{rounds}  {plan.group.title}  {contender.name}", end="  ", flush=True)

@@ -42,14 +42,14 @@ class Runs:
         return {"step_ms": float(len(self.names))}
 
 
-def test_each_round_runs_each_contender_once() -> None:
+def test_each_round_runs_each_contender_once_and_every_other_in_the_opposite_order() -> None:
     runs = Runs()
     plan = Plan(Group("A"), [runs.contender("one"), runs.contender("two")])
     assert measure([plan], 2) == []
-    assert runs.names == ["one", "two", "one", "two"]
+    assert runs.names == ["one", "two", "two", "one"]
     assert plan.group.rounds == {
-        "one": [{"step_ms": 1.0}, {"step_ms": 3.0}],
-        "two": [{"step_ms": 2.0}, {"step_ms": 4.0}],
+        "one": [{"step_ms": 1.0}, {"step_ms": 4.0}],
+        "two": [{"step_ms": 2.0}, {"step_ms": 3.0}],
     }
 
 
@@ -57,7 +57,7 @@ def test_a_contender_that_fails_is_left_out_and_the_others_are_measured() -> Non
     runs = Runs(failing="one", at=2)
     plan = Plan(Group("A"), [runs.contender("one"), runs.contender("two")])
     assert measure([plan], 3) == ["one, A, from round 2 on: one ended with exit code 1"]
-    assert runs.names == ["one", "two", "one", "two", "two"]
+    assert runs.names == ["one", "two", "two", "one", "two"]
 
 
 def test_the_exit_code_says_whether_a_contender_failed(tmp_path: Path) -> None:
