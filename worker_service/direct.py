@@ -15,7 +15,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from psfleet.job.job import Job
-from psfleet.tf.server import fuse_what_runs, session_config
+from psfleet.tf.server import fuse_what_runs, num_op_threads, session_config
 from psfleet.tf.subgraph import subgraph
 from worker_service.abandonment import may_abandon_steps
 
@@ -97,7 +97,7 @@ def options_of_step(job: Job) -> v1.RunOptions:
 
     Without a timeout, which would not end an operation; connections have their own, see `StepWatch`, too.
     """
-    has_one = session_config(job.device).inter_op_parallelism_threads == 1
+    has_one = num_op_threads(session_config(job.device)) == 1
     return v1.RunOptions(inter_op_thread_pool=CALLING_THREAD if has_one else 0)
 
 

@@ -70,7 +70,7 @@ class WorkerSession:
         self._options = v1.RunOptions(timeout_in_ms=int(self._step_secs * 1000))
         self._barrier = v1.RunOptions(timeout_in_ms=int(job.round_secs * 1000))
         self._opened: Future[np.ndarray] = Future()
-        self._sessions = StepSessions(f"grpc://{own.data}", step, job, config)
+        self._sessions = StepSessions(f"grpc://{own.data}", step, job, config, self._options)
         self._closing, self.closed = threading.Lock(), threading.Event()
         self._pulled = np.zeros((0, 2), np.int64)
         self._wants_norm, self._allowance = True, Allowance()

@@ -25,6 +25,7 @@ class StepSessions:
     Args of the constructor:
         target: `grpc://host:port` of this worker's server.
         config: With the cluster.
+        options: Of a call that waits for nobody else's step.
 
     Attributes:
         server: The session on the server.
@@ -33,8 +34,15 @@ class StepSessions:
         watch: Of each call in that session.
     """
 
-    def __init__(self, target: str, step: StepGraph | ReplicaStep, job: Job, config: v1.ConfigProto) -> None:
-        self._step, self._job = step, job
+    def __init__(
+        self,
+        target: str,
+        step: StepGraph | ReplicaStep,
+        job: Job,
+        config: v1.ConfigProto,
+        options: v1.RunOptions,
+    ) -> None:
+        self._step, self._job, self._options = step, job, options
         self.server = self.own = v1.Session(target, graph=step.graph, config=config)
         # A step waits for its ps for as long as it may itself take; a ps that is silent is given up later.
         self.watch = StepWatch(2 * (job.round_secs + SILENT_SECS))
@@ -59,8 +67,7 @@ class StepSessions:
         """Moves to the session of steps what these elements have written on the server."""
         if self._step.direct is not None:
             operations = [each if isinstance(each, tf.Operation) else each.op for each in writers]
-            options = v1.RunOptions(timeout_in_ms=int(self._job.deadlines.step_secs * 1000))
-            self._step.direct.take(self.own, self.server, operations, options)
+            self._step.direct.take(self.own, self.server, operations, self._options)
 
     def of_steps(self, options: v1.RunOptions) -> v1.RunOptions:
         """The options of a call of `own`."""

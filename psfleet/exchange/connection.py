@@ -126,7 +126,7 @@ class Connection:
 def set_options(sock: socket.socket) -> None:
     """Sets what a connection needs: small messages leave at once, and a lost machine is found."""
     if sock.family == socket.AF_UNIX:
-        # The kernel counts twice as much as it is told (socket(7)).
+        # The kernel doubles the value that is set (socket(7)).
         if sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) < 2 * BUFFER_BYTES:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         return

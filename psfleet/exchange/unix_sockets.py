@@ -11,6 +11,8 @@ import os
 import socket
 import struct
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 BUFFER_BYTES = 1 << 20
@@ -26,22 +28,18 @@ logger = logging.getLogger("psfleet")
 def listening_beside(port: int) -> socket.socket | None:
     """A listener for processes of this machine, beside that of a TCP port of 127.0.0.1; None: there can be none.
 
-    Processes of other users can connect, too; `is_of_this_user` tells them apart.
+    Processes of other users can connect, too; `is_of_this_user` identifies those of this user.
     """
     if sys.platform != "linux":
         return None
     try:
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
+        with _closed_on_error() as listener:
             listener.bind(_name(port))
             listener.listen(BACKLOG)
-        except BaseException:
-            listener.close()
-            raise
+            return listener
     except OSError as error:
         logger.warning("port %d has no Unix socket beside it, workers use TCP: %s", port, error)
         return None
-    return listener
 
 
 def connected_beside(port: int, timeout_secs: float) -> socket.socket | None:
@@ -53,26 +51,22 @@ def connected_beside(port: int, timeout_secs: float) -> socket.socket | None:
     if sys.platform != "linux":
         return None
     try:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
+        with _closed_on_error() as sock:
             sock.settimeout(timeout_secs)
             sock.connect(_name(port))
             # Any process can take the name while no ps has it.
             if not is_of_this_user(sock):
                 raise PermissionError("it is of another user")
-        except BaseException:
-            sock.close()
-            raise
+            return sock
     except OSError as error:
         logger.debug("port %d has no Unix socket beside it, TCP is used: %s", port, error)
         return None
-    return sock
 
 
 def is_of_this_user(sock: socket.socket) -> bool:
     """Whether the other end of a Unix socket is a process of this process's user (SO_PEERCRED).
 
-    False for the user as whom a user namespace shows all users that it does not know (user_namespaces(7)).
+    False for the overflow user ID, which stands for all users that a user namespace does not map (user_namespaces(7)).
 
     Raises:
         OSError: The socket is not connected.
@@ -80,6 +74,17 @@ def is_of_this_user(sock: socket.socket) -> bool:
     content = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     _, user, _ = CREDENTIALS.unpack(content)
     return bool(user == os.geteuid() and user != int(OVERFLOW_USER.read_text()))
+
+
+@contextmanager
+def _closed_on_error() -> Iterator[socket.socket]:
+    """Context manager that gives a new Unix socket, and closes it if the block fails."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        yield sock
+    except BaseException:
+        sock.close()
+        raise
 
 
 def _name(port: int) -> bytes:

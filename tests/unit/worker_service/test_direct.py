@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -98,8 +99,10 @@ def test_the_steps_of_each_mode_are_found_in_their_session(update: dict[str, Any
     job = job_of({"ps": 2}, update=update)
     step = step_graph(job)
     assert step.direct is not None
-    sessions = StepSessions("", step, job, v1.ConfigProto())
-    with step.direct.open(job, sessions._operations(), step.initializer) as session:
+    with (
+        closing(StepSessions("", step, job, v1.ConfigProto(), OPTIONS)) as sessions,
+        step.direct.open(job, sessions._operations(), step.initializer) as session,
+    ):
         for each in (*step.feeds, *(tensor for fetches in step.steps for tensor in fetches)):
             assert session.graph.get_tensor_by_name(each.name).shape == each.shape
         assert np.array_equal(
