@@ -18,7 +18,7 @@ from worker_service.step_sessions import StepSessions
 
 
 class StepCalls:
-    """Runs the step of a graph, with `train.accumulate` in several calls.
+    """Runs the step of a graph, with `train.accumulate` in several calls; one thread at a time.
 
     Args of the constructor:
         sessions: Of the graph, begun.
@@ -36,7 +36,7 @@ class StepCalls:
         barrier: v1.RunOptions,
         session_number: int | None = None,
     ) -> None:
-        session, self._watch = sessions.own, sessions.watch
+        session, self._watch = sessions.own, sessions.watch()
         options, barrier = sessions.of_steps(options), sessions.of_steps(barrier)
         self._session, self._step, self._barrier = session, step, barrier
         self._session_number = [] if session_number is None else [np.int64(session_number)]

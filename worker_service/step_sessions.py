@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -31,7 +32,6 @@ class StepSessions:
         server: The session on the server.
         own: That of the steps, and of what a worker reads of its variables: a direct one if the graph has such a part
             and once `begin` was called, or else the one on the server.
-        watch: Of each call in that session.
     """
 
     def __init__(
@@ -44,9 +44,7 @@ class StepSessions:
     ) -> None:
         self._step, self._job, self._options = step, job, options
         self.server = self.own = v1.Session(target, graph=step.graph, config=config)
-        # A step waits for its ps for as long as it may itself take; a ps that is silent is given up later.
-        self.watch = StepWatch(2 * (job.round_secs + SILENT_SECS))
-        self.watch.start()
+        self._is_over = threading.Event()
 
     @property
     def first(self) -> list[Element]:
@@ -69,6 +67,13 @@ class StepSessions:
             operations = [each if isinstance(each, tf.Operation) else each.op for each in writers]
             self._step.direct.take(self.own, self.server, operations, self._options)
 
+    def watch(self) -> StepWatch:
+        """A new one, for the calls of steps of one thread."""
+        # A step waits for its ps for as long as it may itself take; a ps that is silent is given up later.
+        watch = StepWatch(2 * (self._job.round_secs + SILENT_SECS), self._is_over)
+        watch.start()
+        return watch
+
     def of_steps(self, options: v1.RunOptions) -> v1.RunOptions:
         """The options of a call of `own`."""
         return options if self.own is self.server else options_of_step(self._job)
@@ -86,7 +91,7 @@ class StepSessions:
 
     def close(self) -> None:
         """Cancels what runs, and closes both; from any thread. The one on the server can wait for peers forever."""
-        self.watch.close()
+        self._is_over.set()
         if self.own is not self.server:
             self.own.close()
         self.server.close()

@@ -25,20 +25,16 @@ class StepWatch:
 
     Args of the constructor:
         limit_secs: Of a call, after which the process ends with 75, once `start` was called.
+        is_over: Ends the thread, unless a step runs: it can still fail to return.
     """
 
-    def __init__(self, limit_secs: float) -> None:
-        self._limit_secs = limit_secs
+    def __init__(self, limit_secs: float, is_over: threading.Event) -> None:
+        self._limit_secs, self._is_over = limit_secs, is_over
         self._number, self._is_running = 0, False
-        self._is_over = threading.Event()
 
     def start(self) -> None:
         """Starts the thread."""
         threading.Thread(target=self._watch, name="step-watch", daemon=True).start()
-
-    def close(self) -> None:
-        """Ends the thread, unless a step runs: it can still fail to return."""
-        self._is_over.set()
 
     def __enter__(self) -> Self:
         self._number += 1

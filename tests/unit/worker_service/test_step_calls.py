@@ -57,7 +57,7 @@ def test_each_microbatch_is_watched_on_its_own(num_microbatches: int) -> None:
         gradient_norm=None,
     )
     with v1.Session(graph=graph) as session:
-        sessions: Any = SimpleNamespace(own=session, watch=watch, of_steps=lambda options: options)
+        sessions: Any = SimpleNamespace(own=session, watch=lambda: watch, of_steps=lambda options: options)
         calls = StepCalls(sessions, step, num_microbatches, v1.RunOptions(), v1.RunOptions())
         mean, _ = calls.train(
             [np.arange(num_microbatches, dtype=np.float32)], 0, 5, wants_norm=False, may_abandon=False
