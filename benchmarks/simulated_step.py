@@ -35,7 +35,7 @@ def main() -> int:
     """Parses the command line, measures, writes the result."""
     parser = new_parser("simulated_step", __doc__)
     parser.add_argument("--steps", type=at_least(2), default=60, help="counted steps of a run (default 60)")
-    parser.add_argument("--slow-steps", type=at_least(2), default=600, help="the same with slow steps (default 600)")
+    parser.add_argument("--slow-steps", type=at_least(2), default=150, help="the same with slow steps (default 150)")
     parser.add_argument("--wait-ms", type=at_least(1), default=250, help="simulated compute of a step (default 250)")
     parser.add_argument("--workers", type=at_least(1), nargs="+", default=WORKERS, help="default: 2 to 64")
     args = parser.parse_args()

@@ -6,15 +6,15 @@ and nothing interrupts code that waits, for example for a download. A timer ends
 
 from __future__ import annotations
 
-import faulthandler
 import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from psfleet.errors import DataStallError, PsfleetError, StoppedError
-from psfleet.service.process import Stop
+from psfleet.service.process import Stop, log_end
 
 logger = logging.getLogger("psfleet.worker")
 
@@ -67,12 +67,12 @@ def _end(error: DataStallError | StoppedError, report: Report) -> None:
     try:
         with suppress(PsfleetError):
             report(error)
-        if isinstance(error, DataStallError):
-            faulthandler.dump_traceback()
-    except Exception:
+    except Exception as failure:
         # Any error: without this thread the process would wait for ever.
-        logger.exception("the end of this worker could not be reported")
+        text = "the end of this worker could not be reported"
+        log_end(partial(logger.error, text, exc_info=failure), with_stacks=False)
     finally:
         level = logging.INFO if isinstance(error, StoppedError) else logging.ERROR
-        logger.log(level, "%s", error, extra={"event": "failed", "exit_code": error.exit_code})
+        log = partial(logger.log, level, "%s", error, extra={"event": "failed", "exit_code": error.exit_code})
+        log_end(log, with_stacks=isinstance(error, DataStallError))
         os._exit(error.exit_code)

@@ -83,13 +83,13 @@ class DirectPart:
             writers: These operations, which assign variables themselves or through those that they need.
             options: Of a call on the server.
         """
-        names = sorted(_written(writers))
-        variables = [self._variables[name] for name in names]
-        values = server.run([variable._graph_element for variable in variables], options=options)
-        for variable, value in zip(variables, values, strict=True):
+        # One after the other, so that only one is in memory twice.
+        for name in sorted(_written(writers)):
+            variable = self._variables[name]
+            value = server.run(variable._graph_element, options=options)
+            server.run(self._freed[name], options=options)
             assign = session.graph.get_operation_by_name(variable.initializer.name)
             session.run(assign, {assign.inputs[1]: value})
-        server.run([self._freed[name] for name in names], options=options)
 
 
 def options_of_step(job: Job) -> v1.RunOptions:

@@ -142,7 +142,11 @@ class DynamicPart:
         logger.info(
             "%s gives batches to this worker", watch.who, extra={"event": "loader", "loader": watch.loader.index}
         )
-        self._cancellation = CancellationManager()
+        with self._changed:
+            if self._is_closed:
+                # `close` has cancelled the one before: an element that is read now would be lost to all workers.
+                return
+            self._cancellation = CancellationManager()
         for number, *tensors in self._stream.named(process).elements(watch, self._cancellation):
             if watch.has_ended(0.0):
                 raise LoaderLostError(f"{watch.who} is lost")

@@ -49,6 +49,10 @@ class Errands:
                 result.set_result(work())
             except PsfleetError as error:
                 result.set_exception(error)
+            except Exception as error:
+                # The one who waits for the result has to know, too.
+                result.set_exception(error)
+                raise
 
     @contextmanager
     def during(self, done: Callable[[States], bool]) -> Iterator[Callable[[States], bool]]:

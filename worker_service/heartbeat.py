@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import faulthandler
 import itertools
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
 from psfleet.control.fleet_client import FleetClient
 from psfleet.errors import BUG, LOST_PEERS, PsfleetError, ReplacedError
-from psfleet.service.process import Stop
+from psfleet.service.process import Stop, log_end
 from worker_service.fleet_state import States, has_generation, is_held, is_late, outcome_of
 from worker_service.heartbeat_calls import BEAT_SECS, HeartbeatCalls
 from worker_service.progress import TrainingProgress
@@ -152,10 +152,11 @@ class Heartbeat:
     def _run(self) -> None:
         try:
             self._beat_until_closed()
-        except Exception:
+        except Exception as error:
             # Any error: without this thread the process would learn nothing of the fleet, and its lease would end.
             if not self._closing:
-                logger.critical("a bug in psfleet: the heartbeats have ended", exc_info=True)
+                text = "a bug in psfleet: the heartbeats have ended"
+                log_end(partial(logger.critical, text, exc_info=error), with_stacks=False)
                 os._exit(BUG)
 
     def _beat_until_closed(self) -> None:
@@ -229,6 +230,6 @@ class Heartbeat:
             self._beat_now.clear()
         if self.index != 0 or is_replaced:
             end = "this worker's replacement" if is_replaced else "the run's end"
-            logger.warning("the training program did not return within %g s of %s: exiting", UNWIND_SECS, end)
-            faulthandler.dump_traceback()
+            text = "the training program did not return within %g s of %s: exiting"
+            log_end(lambda: logger.warning(text, UNWIND_SECS, end))
             os._exit(exit_code)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError, Future, InvalidStateError
-from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -22,14 +20,13 @@ from worker_service.accumulation import microbatches
 from worker_service.allowance import Allowance
 from worker_service.first_pull import NEWEST, pull_one_step
 from worker_service.in_graph.merged import ReplicaStep
-from worker_service.session_errors import UnreachableError, translate_errors
+from worker_service.session_errors import translate_errors
 from worker_service.session_start import SessionStart, by_ps
 from worker_service.step import StepGraph
 from worker_service.step_calls import StepCalls
 from worker_service.step_sessions import StepSessions
 
 CLOSE_SECS = 2.0
-GONE = "a peer went away while a session was opened"
 
 
 class WorkerSession:
@@ -69,8 +66,8 @@ class WorkerSession:
         self._num_microbatches = job.train.accumulate
         self._options = v1.RunOptions(timeout_in_ms=int(self._step_secs * 1000))
         self._barrier = v1.RunOptions(timeout_in_ms=int(job.round_secs * 1000))
-        self._opened: Future[np.ndarray] = Future()
         self._sessions = StepSessions(f"grpc://{own.data}", step, job, config, self._options)
+        self._watch = self._sessions.watch()
         self._closing, self.closed = threading.Lock(), threading.Event()
         self._pulled = np.zeros((0, 2), np.int64)
         self._wants_norm, self._allowance = True, Allowance()
@@ -92,18 +89,13 @@ class WorkerSession:
 
     def start(self) -> SessionStart:
         """Opens the session, and copies all tensors from the ps."""
-        threading.Thread(target=self._open, name="open-session", daemon=True).start()
+        self._sessions.open()
         return self._read(self._await_opened())
 
     def _await_opened(self) -> np.ndarray:
         """What the first call has returned."""
         with translate_errors():
-            try:
-                return self._opened.result(self._step_secs)
-            except CancelledError as error:
-                raise UnreachableError(GONE) from error
-            except TimeoutError as error:
-                raise UnreachableError(f"{GONE}: no answer in {self._step_secs:g} s") from error
+            return self._sessions.opened(self._step_secs)
 
     def _read(self, shard_steps: np.ndarray | None) -> SessionStart:
         """Copies all tensors from the ps, and prepares the calls of a step."""
@@ -112,10 +104,22 @@ class WorkerSession:
             if step.frozen.shape[0]:
                 self._sessions.server.run(step.load_frozen, options=self._options)
             start = pull_one_step(self._sessions.server, step, self._job, self._options, shard_steps)
-            self._sessions.begin(step.pull, *([step.load_frozen] if step.frozen.shape[0] else []))
-        number = None if self._connect is None else self._connect()
-        self._calls = StepCalls(self._sessions, step, self._num_microbatches, self._options, self._barrier, number)
+        number = self._begin()
+        calls = self._num_microbatches, self._options, self._barrier, number
+        self._calls = StepCalls(self._sessions, self._watch, step, *calls)
         return start
+
+    def _begin(self) -> int | None:
+        """Opens the session of steps, and the connections; returns their number."""
+        step = self._step
+        try:
+            with translate_errors():
+                self._sessions.begin(step.pull, *([step.load_frozen] if step.frozen.shape[0] else []))
+            return None if self._connect is None else self._connect()
+        finally:
+            if self.closed.is_set():
+                # `close` may not have seen them.
+                self._free(0.0)
 
     def resume(self) -> SessionStart:
         """Copies parameters and state from the ps again, after a `RefusedCallError`."""
@@ -126,21 +130,6 @@ class WorkerSession:
             start = pull_one_step(self._sessions.server, self._step, self._job, self._options)
             self._sessions.take(self._step.pull)
             return start
-
-    def _open(self) -> None:
-        """Makes the first call of the session, which opens it.
-
-        TensorFlow then waits until every task of the ClusterSpec answers. It ignores the deadline of the call,
-        `ConfigProto.operation_timeout_in_ms` and the closing of the session: a thread that waits for a lost ps is
-        abandoned, and ends when another process listens at that address.
-        """
-        with suppress(InvalidStateError):
-            try:
-                shard_steps, *_ = self._sessions.server.run(self._sessions.first)
-            except Exception as error:
-                self._opened.set_exception(error)
-            else:
-                self._opened.set_result(shard_steps)
 
     def train(self, batch: Sequence[np.ndarray], local_step: int, number: int) -> tuple[float | None, np.ndarray]:
         """Runs one step.
@@ -237,7 +226,9 @@ class WorkerSession:
             if self.closed.is_set():
                 return
             self.closed.set()
-        self._opened.cancel()
+        self._free(wait_secs)
+
+    def _free(self, wait_secs: float) -> None:
         if self._step.connections is not None:
             self._step.connections.close()
         # Closing waits for the peers, forever after one died: the thread is then abandoned.

@@ -15,6 +15,7 @@ from worker_service.accumulation import microbatches
 from worker_service.in_graph.merged import ReplicaStep
 from worker_service.step import StepGraph
 from worker_service.step_sessions import StepSessions
+from worker_service.step_watch import StepWatch
 
 
 class StepCalls:
@@ -22,6 +23,7 @@ class StepCalls:
 
     Args of the constructor:
         sessions: Of the graph, begun.
+        watch: Of the thread that makes the calls.
         options: Of a call that waits for nobody else's step.
         barrier: Of one that waits for the steps of others.
         session_number: Fed as `StepGraph.session_number`; None: the graph has none.
@@ -30,13 +32,14 @@ class StepCalls:
     def __init__(
         self,
         sessions: StepSessions,
+        watch: StepWatch,
         step: StepGraph | ReplicaStep,
         num_microbatches: int,
         options: v1.RunOptions,
         barrier: v1.RunOptions,
         session_number: int | None = None,
     ) -> None:
-        session, self._watch = sessions.own, sessions.watch()
+        session, self._watch = sessions.own, watch
         options, barrier = sessions.of_steps(options), sessions.of_steps(barrier)
         self._session, self._step, self._barrier = session, step, barrier
         self._session_number = [] if session_number is None else [np.int64(session_number)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,9 +16,11 @@ from psfleet.exchange.connection import SILENT_SECS
 from psfleet.job.job import Job
 from worker_service.direct import options_of_step
 from worker_service.in_graph.merged import ReplicaStep
+from worker_service.session_errors import UnreachableError
 from worker_service.step import StepGraph
 from worker_service.step_watch import StepWatch
 
+GONE = "a peer went away while a session was opened"
 Element: TypeAlias = "tf.Tensor | tf.Operation | tf.Variable"
 
 
@@ -45,15 +49,43 @@ class StepSessions:
         self._step, self._job, self._options = step, job, options
         self.server = self.own = v1.Session(target, graph=step.graph, config=config)
         self._is_over = threading.Event()
+        self._opened: Future[np.ndarray] = Future()
 
-    @property
-    def first(self) -> list[Element]:
-        """What opens the session on the server, and returns the shards' steps.
+    def open(self) -> None:
+        """Opens the session on the server, on a thread of its own; see `opened`."""
+        threading.Thread(target=self._open, name="open-session", daemon=True).start()
 
-        In one call: TensorFlow prepares the graph anew for each set of operations.
+    def opened(self, timeout_secs: float) -> np.ndarray:
+        """Waits until that session is open; returns `StepGraph.shard_steps`. From any thread, any number of times.
+
+        Raises:
+            UnreachableError: A peer does not answer in time, or `close` was called.
+            Exception: What the session has raised.
         """
-        found: list[Element] = [self._step.shard_steps]
-        return found if self._step.direct is not None else [*found, self._step.initializer]
+        try:
+            return self._opened.result(timeout_secs)
+        except CancelledError as error:
+            raise UnreachableError(GONE) from error
+        except TimeoutError as error:
+            raise UnreachableError(f"{GONE}: no answer in {timeout_secs:g} s") from error
+
+    def _open(self) -> None:
+        """Makes the first call of the session, which opens it.
+
+        TensorFlow then waits until every task of the ClusterSpec answers. It ignores the deadline of the call,
+        `ConfigProto.operation_timeout_in_ms` and the closing of the session: a thread that waits for a lost ps is
+        abandoned, and ends when another process listens at that address.
+        """
+        step = self._step
+        # In one call: TensorFlow prepares the graph anew for each set of operations.
+        first = [step.shard_steps, *([] if step.direct is not None else [step.initializer])]
+        with suppress(InvalidStateError):
+            try:
+                shard_steps, *_ = self.server.run(first)
+            except Exception as error:
+                self._opened.set_exception(error)
+            else:
+                self._opened.set_result(shard_steps)
 
     def begin(self, *writers: Element) -> None:
         """Opens the session of steps, see `take`."""
@@ -92,6 +124,7 @@ class StepSessions:
     def close(self) -> None:
         """Cancels what runs, and closes both; from any thread. The one on the server can wait for peers forever."""
         self._is_over.set()
+        self._opened.cancel()
         if self.own is not self.server:
             self.own.close()
         self.server.close()

@@ -5,7 +5,7 @@ A call of a session returns once all its operations have: also after its deadlin
 
 from __future__ import annotations
 
-import faulthandler
+import functools
 import logging
 import os
 import threading
@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from psfleet.errors import DeadlineError
+from psfleet.service.process import log_end
 
 logger = logging.getLogger("psfleet.worker")
 
@@ -55,7 +56,7 @@ class StepWatch:
             seen = self._number
             if looks * LOOK_SECS > self._limit_secs:
                 error = DeadlineError("the operations of a step to return", self._limit_secs)
-                logger.error("%s", error, extra={"event": "failed", "exit_code": error.exit_code})
-                faulthandler.dump_traceback()
+                extra = {"event": "failed", "exit_code": error.exit_code}
+                log_end(functools.partial(logger.error, "%s", error, extra=extra))
                 os._exit(error.exit_code)
                 return

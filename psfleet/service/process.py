@@ -20,6 +20,7 @@ from pathlib import Path
 from psfleet import errors
 from psfleet.errors import BadJobError, LostPeerError, PsfleetError, StoppedError
 from psfleet.job.program_files import digest, job_files
+from psfleet.polling import run_within
 from psfleet.service.children import end_group_with_this_process
 from psfleet.service.exit_records import ExitRecord
 from psfleet.service.lasting_failure import wait_if_permanent
@@ -35,6 +36,10 @@ TERMINATION_LOG = Path("/dev/termination-log")
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 PARENT_SECS = 0.5
 """Interval in which a process looks for its parent where the kernel does not announce its death."""
+LOG_SECS = 1.0
+"""Time to log why a stuck process ends: the log can be on a disk that does not answer, or its lock be held."""
+STANDARD_ERROR = 2
+"""The descriptor: a program can replace `sys.stderr` by an object that has none."""
 PR_SET_PDEATHSIG = 1
 """prctl(2): sets the signal that this process receives when its parent dies."""
 
@@ -153,6 +158,24 @@ def log_failure(logs: logging.Logger, error: Exception) -> tuple[int, str]:
         level, details = logging.CRITICAL, traceback.format_exc()
     logs.log(level, "%s", message, extra={"event": "failed", "exit_code": code, "details": details})
     return code, message
+
+
+def log_end(log: Callable[[], object], *, with_stacks: bool = True) -> None:
+    """Logs why this process, which is stuck, ends; takes at most `LOG_SECS`, and raises nothing.
+
+    Args:
+        log: Logs it, on a thread of its own.
+        with_stacks: Whether the stacks of all threads are written to the standard error before.
+    """
+
+    def write() -> None:
+        if with_stacks:
+            with suppress(OSError, RuntimeError):
+                faulthandler.dump_traceback(STANDARD_ERROR)
+        log()
+
+    with suppress(Exception):
+        run_within(LOG_SECS, write)
 
 
 def program_digest(settings: Settings) -> str:

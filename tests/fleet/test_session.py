@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -15,6 +16,7 @@ from psfleet.errors import LostPeerError
 from psfleet.job.job import Job, parse_job
 from psfleet.processes.ports import free_addresses
 from psfleet.tf.server import boot
+from worker_service import session as tested
 from worker_service.session import WorkerSession
 
 SECS = 60.0
@@ -49,7 +51,9 @@ def addresses() -> Iterator[tuple[Address, Address]]:
             assert not thread.is_alive(), f"{thread.name} still waits"
 
 
-def new_session(step_secs: float, own: Address, ps: Address) -> WorkerSession:
+def new_session(
+    step_secs: float, own: Address, ps: Address, connections: Any = None, connect: Callable[[], int] | None = None
+) -> WorkerSession:
     """A session that needs the ps."""
     graph = tf.Graph()
     with graph.as_default():
@@ -59,10 +63,13 @@ def new_session(step_secs: float, own: Address, ps: Address) -> WorkerSession:
         initializer=initializer,
         shard_steps=shard_steps,
         worker_job="worker",
-        connections=None,
+        connections=connections,
         direct=None,
+        pull=shard_steps,
+        frozen=np.zeros(0, np.uint8),
+        abandonment=None,
     )
-    return WorkerSession(step, job(step_secs), [ps], own, 0)
+    return WorkerSession(step, job(step_secs), [ps], own, 0, connect=connect)
 
 
 def test_a_session_with_a_ps_that_is_gone_is_given_up_at_the_deadline_of_a_step(
@@ -92,3 +99,31 @@ def test_a_session_that_is_closed_while_it_waits_for_a_ps_ends_its_start_at_once
     thread.join(SECS)
     assert not thread.is_alive()
     assert len(failures) == 1
+
+
+def test_connections_that_are_opened_while_the_session_is_closed_do_not_stay_open(
+    addresses: tuple[Address, Address],
+) -> None:
+    """The heartbeat closes it between two lines of the thread that trains."""
+    events: list[str] = []
+
+    def connect() -> int:
+        opened.close(wait_secs=0.0)
+        events.append("opened")
+        return 1
+
+    opened = new_session(SECS, *addresses, SimpleNamespace(close=lambda: events.append("closed")), connect)
+    opened._begin()
+    assert events[-2:] == ["opened", "closed"]
+
+
+def test_what_a_resumed_session_pulls_moves_to_the_session_of_steps(
+    addresses: tuple[Address, Address], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = new_session(SECS, *addresses)
+    moved: list[tuple[object, ...]] = []
+    monkeypatch.setattr(tested, "pull_one_step", lambda *_: "start")
+    monkeypatch.setattr(opened._sessions, "take", lambda *writers: moved.append(writers))
+    assert opened.resume() == "start"
+    assert moved == [(opened._step.pull,)]
+    opened.close(wait_secs=0.0)

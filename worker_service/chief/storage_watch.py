@@ -11,14 +11,12 @@ from contextlib import suppress
 
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import PsfleetError, StorageError
-from psfleet.polling import run_within
+from psfleet.service.process import log_end
 from worker_service.chief.disk import Disk
 
 logger = logging.getLogger("psfleet.chief")
 
 LOOK_SECS = 1.0
-LOG_SECS = 1.0
-"""Time to log the end of the process: the log can be on the same disk."""
 
 
 def end_if_stuck(disk: Disk, stall_secs: float, finish: Callable[[pb.Outcome], object]) -> None:
@@ -45,6 +43,5 @@ def watch(
     with suppress(PsfleetError):
         finish(pb.Outcome(exit_code=error.exit_code, message=stuck))
     extra = {"event": "failed", "exit_code": error.exit_code}
-    with suppress(TimeoutError):
-        run_within(LOG_SECS, lambda: logger.error("%s", stuck, extra=extra))
+    log_end(lambda: logger.error("%s", stuck, extra=extra), with_stacks=False)
     end_process(error.exit_code)

@@ -24,6 +24,7 @@ class ReplicaSession(WorkerSession):
         vars(self).update(vars(whole))
         self._whole = whole
         self._step, self._index = step, index
+        self._watch = self._sessions.watch()
         self._pulled = np.zeros((0, 2), np.int64)
         self.losses = {}
         self.measure_norm(False)

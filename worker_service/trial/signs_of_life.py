@@ -6,7 +6,6 @@ does has a deadline, too; when it expires, the process ends, because nothing int
 
 from __future__ import annotations
 
-import faulthandler
 import logging
 import math
 import os
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from psfleet.errors import DeadlineError, PsfleetError
 from psfleet.job.service_access import life_file
+from psfleet.service.process import log_end
 
 logger = logging.getLogger("psfleet.worker")
 
@@ -71,8 +71,7 @@ class SignsOfLife:
         (what, secs), waited_secs = self._waits_for, (self._beats - self._began) * BEAT_SECS
         if waited_secs > secs:
             error = DeadlineError(what, secs)
-            logger.error("%s", error, extra={"event": "failed", "exit_code": error.exit_code})
-            faulthandler.dump_traceback()
+            log_end(lambda: logger.error("%s", error, extra={"event": "failed", "exit_code": error.exit_code}))
             self._fail(error)
             self._end_process(error.exit_code)
             return

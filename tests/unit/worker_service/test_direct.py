@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -12,10 +13,13 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 from support.exchange_server import GREETING, WAIT_SECS
 from support.programs import exact_graph_program
+from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
 from psfleet.job.job import Job, parse_job
 from psfleet.job.program import GraphProgram
 from psfleet.layout import Layout
+from psfleet.polling import wait_until
+from worker_service import direct
 from worker_service.connections import Connections
 from worker_service.direct import CALLING_THREAD, DirectPart, can_be_direct, options_of_step
 from worker_service.frontends import front_end
@@ -56,7 +60,9 @@ def filled() -> Iterator[tuple[DirectPart, v1.Session, dict[str, Any]]]:
         with v1.colocate_with(elsewhere.op):
             beside = tf.constant(3.0, name="beside")
         counted = v1.while_loop(lambda at: at < 5.0, lambda at: at + own, [tf.identity(beside)])
-        found = {"pulled": pulled, "own": own, "writer": tf.group(fill), "counted": counted}
+        with tf.control_dependencies([fill]):
+            filled = tf.no_op()
+        found = {"pulled": pulled, "own": own, "writer": tf.group(filled), "counted": counted}
         initializer = v1.global_variables_initializer()
         part = DirectPart(graph)
     config = v1.ConfigProto()
@@ -149,6 +155,46 @@ def test_loops_run_and_operations_that_are_placed_beside_one_of_another_task(
     part, _, found = filled
     with part.open(job_of(), [found["counted"].op], found["initializer"]) as session:
         assert session.run(found["counted"].name) == 5
+
+
+@pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float32])
+def test_its_session_has_threads_of_its_own_and_fuses_what_runs(
+    dtype: tf.DType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs: list[v1.ConfigProto] = []
+    original = v1.Session
+    with tf.Graph().as_default() as graph:
+        image = tf.zeros([1, 2, 2, 1], dtype)
+        made = tf.nn.bias_add(tf.nn.conv2d(image, tf.zeros([1, 1, 1, 1], dtype), 1, "SAME"), tf.zeros([1], dtype))
+        initializer = tf.no_op()
+        part = DirectPart(graph)
+
+    def session(graph: tf.Graph, config: v1.ConfigProto) -> v1.Session:
+        configs.append(config)
+        return original(graph=graph, config=config)
+
+    monkeypatch.setattr(direct.v1, "Session", session)
+    with part.open(job_of(), [made.op], initializer) as opened:
+        assert opened.run(made.name).shape == (1, 2, 2, 1)
+    (config,) = configs
+    assert config.use_per_session_threads
+    is_fused = config.graph_options.rewrite_options.remapping != RewriterConfig.OFF
+    assert is_fused == (dtype != tf.bfloat16)
+
+
+def test_closing_the_sessions_closes_that_of_steps_and_ends_the_watch() -> None:
+    job = job_of()
+    step = step_graph(job)
+    assert step.direct is not None
+    sessions = StepSessions("", step, job, v1.ConfigProto(), OPTIONS)
+    sessions.watch()
+    sessions.own = step.direct.open(job, sessions._operations(), step.initializer)
+    sessions.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        sessions.own.run(step.graph.as_graph_element(step.parameters).name)
+    wait_until(
+        lambda: not [each for each in threading.enumerate() if each.name == "step-watch"], WAIT_SECS, "the watch to end"
+    )
 
 
 @pytest.mark.parametrize(("threads", "pool"), [(1, CALLING_THREAD), (2, 0)])

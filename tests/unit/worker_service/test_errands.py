@@ -86,3 +86,13 @@ def test_the_result_of_a_call_is_returned_without_a_look_at_the_caller() -> None
     result: Future[int] = Future()
     result.set_result(7)
     assert awaited(result, lambda: pytest.fail("not asked")) == 7
+
+
+def test_an_error_that_nobody_expects_is_known_to_the_caller_and_to_the_thread_that_trains() -> None:
+    errands = Errands()
+    errands.run(HELD)
+    result = errands.submit(lambda: {}["no such key"])
+    with pytest.raises(KeyError):
+        errands.run(HELD)
+    with pytest.raises(KeyError):
+        result.result(0)

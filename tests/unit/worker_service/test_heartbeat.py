@@ -238,7 +238,6 @@ def test_a_process_whose_training_program_does_not_return_exits(
     monkeypatch: pytest.MonkeyPatch, index: int, answer: pb.ShardState | Exception, codes: list[int]
 ) -> None:
     monkeypatch.setattr(heartbeat_module, "UNWIND_SECS", 0.05)
-    monkeypatch.setattr(heartbeat_module.faulthandler, "dump_traceback", lambda: None)
     ended: list[int] = []
     monkeypatch.setattr(heartbeat_module.os, "_exit", ended.append)
     ps = Ps()

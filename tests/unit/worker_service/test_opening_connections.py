@@ -97,3 +97,21 @@ def test_a_ps_that_cannot_be_reached_is_named_with_its_port() -> None:
     connections = connections_with_one_ps()
     with pytest.raises(UnreachableError, match=r"ps 0 accepts no connection at 127.0.0.1:1: "):
         connections.open([Address(LOOPBACK, 20000)], [1])
+
+
+def test_a_ps_of_another_machine_is_not_looked_for_on_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of this user can have the name of the same port here."""
+    looked_for: list[int] = []
+    dialed: list[tuple[str, int]] = []
+
+    def refused(at: tuple[str, int], timeout_secs: float) -> socket.socket:
+        del timeout_secs
+        dialed.append(at)
+        raise ConnectionRefusedError("no such ps")
+
+    monkeypatch.setattr(tested, "connected_beside", lambda port, secs: looked_for.append(port))
+    monkeypatch.setattr(tested.socket, "create_connection", refused)
+    with pytest.raises(UnreachableError):
+        connections_with_one_ps().open([Address("192.0.2.1", 2222)], [2226])
+    assert dialed == [("192.0.2.1", 2226)]
+    assert not looked_for

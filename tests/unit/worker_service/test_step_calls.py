@@ -27,6 +27,12 @@ class CountingWatch:
         self.is_running = False
 
 
+def calls_of(session: v1.Session, watch: CountingWatch, step: Any, num_microbatches: int = 1) -> StepCalls:
+    sessions: Any = SimpleNamespace(own=session, of_steps=lambda options: options)
+    counting: Any = watch
+    return StepCalls(sessions, counting, step, num_microbatches, v1.RunOptions(), v1.RunOptions())
+
+
 @pytest.mark.parametrize("num_microbatches", [1, 3])
 def test_each_microbatch_is_watched_on_its_own(num_microbatches: int) -> None:
     """A batch of many takes as long as they all."""
@@ -57,11 +63,45 @@ def test_each_microbatch_is_watched_on_its_own(num_microbatches: int) -> None:
         gradient_norm=None,
     )
     with v1.Session(graph=graph) as session:
-        sessions: Any = SimpleNamespace(own=session, watch=lambda: watch, of_steps=lambda options: options)
-        calls = StepCalls(sessions, step, num_microbatches, v1.RunOptions(), v1.RunOptions())
+        calls = calls_of(session, watch, step, num_microbatches)
         mean, _ = calls.train(
             [np.arange(num_microbatches, dtype=np.float32)], 0, 5, wants_norm=False, may_abandon=False
         )
     assert mean == (num_microbatches - 1) / 2
     assert seen == [True] * num_microbatches
     assert watch.calls == num_microbatches
+
+
+def test_local_updates_and_their_exchanges_are_watched() -> None:
+    watch = CountingWatch()
+    seen: list[bool] = []
+
+    def look(value: np.ndarray) -> np.ndarray:
+        seen.append(watch.is_running)
+        return value
+
+    with tf.Graph().as_default() as graph:
+        batch, local_step = v1.placeholder(tf.float32, []), v1.placeholder(tf.int64, [])
+        number, microbatch = v1.placeholder(tf.int64, []), v1.placeholder(tf.int64, [])
+        update = tf.reshape(tf.numpy_function(look, [batch], tf.float32), [])
+        shards = tf.numpy_function(look, [local_step], tf.int64)
+    step: Any = SimpleNamespace(
+        graph=graph,
+        feeds=[batch],
+        local_step=local_step,
+        number=number,
+        microbatch=microbatch,
+        accumulate=[],
+        steps=[[shards]],
+        order=[0],
+        session_number=None,
+        local_update=update,
+        wants_norm=None,
+        gradient_norm=None,
+    )
+    with v1.Session(graph=graph) as session:
+        calls = calls_of(session, watch, step)
+        assert calls.update_locally([np.float32(7.0)], 5, wants_norm=False) == 7
+        assert calls.exchange(3) == 3
+    assert seen == [True, True]
+    assert watch.calls == 2

@@ -46,6 +46,18 @@ def test_a_session_that_is_closed_does_not_end_the_watch_of_a_step_that_runs(end
     assert end.codes == [LOST_PEERS]
 
 
+def test_it_has_as_much_time_as_before(end: ProcessEnd) -> None:
+    is_over = threading.Event()
+    # Of 1,000 looks, of which there are 100 in a second.
+    watch = StepWatch(10.0, is_over)
+    watch.start()
+    with watch:
+        threading.Event().wait(0.05)
+        is_over.set()
+        threading.Event().wait(0.3)
+    assert end.codes == []
+
+
 def test_neither_many_short_steps_nor_a_pause_between_them_end_it(end: ProcessEnd) -> None:
     is_over = threading.Event()
     watch = StepWatch(0.1, is_over)

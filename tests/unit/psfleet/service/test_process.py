@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from support.chief_samples import sample_job
 
 from psfleet.errors import BAD_JOB
-from psfleet.polling import wait_until
+from psfleet.polling import run_within, wait_until
 from psfleet.service import process
 from psfleet.service.exit_records import AlreadyEndedError, ExitRecord
 from psfleet.service.process import Stop
@@ -164,3 +165,21 @@ def test_a_process_that_one_of_its_threads_ends_is_not_started_again(
     with pytest.raises(AlreadyEndedError, match="it has ended with exit code 70") as raised:
         ExitRecord(tmp_path, "host").begin()
     assert raised.value.exit_code == 70
+
+
+def test_a_stuck_process_writes_its_stacks_whatever_the_program_has_made_of_sys_stderr(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    said: list[str] = []
+    process.log_end(lambda: said.append("why"))
+    assert said == ["why"]
+    assert "most recent call first" in capfd.readouterr().err
+
+
+def test_a_log_that_is_stuck_or_fails_does_not_hold_the_end_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "LOG_SECS", 0.05)
+    never = threading.Event()
+    run_within(LISTEN_SECS, lambda: process.log_end(lambda: never.wait(10 * LISTEN_SECS), with_stacks=False))
+    never.set()
+    process.log_end(lambda: {}["no such key"], with_stacks=False)

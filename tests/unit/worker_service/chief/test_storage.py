@@ -190,7 +190,7 @@ def test_the_log_of_a_disk_that_never_answers_does_not_hold_the_end_of_the_proce
 ) -> None:
     now, ends, never = [0.0], [], threading.Event()
     storage = Storage(events_of(tmp_path, lambda: now[0]), 600.0)
-    monkeypatch.setattr(storage_watch, "LOG_SECS", 0.05)
+    monkeypatch.setattr("psfleet.service.process.LOG_SECS", 0.05)
     monkeypatch.setattr(storage_watch.logger, "error", lambda *_, **__: never.wait(WAIT_SECS))
     with storage.writing("history.jsonl"):
         now[0] = 600.0

@@ -11,6 +11,7 @@ from support.program_samples import sample_job
 
 from psfleet.errors import LostPeerError, ProgramError
 from worker_service.batches import BatchNumbers
+from worker_service.in_graph.replica_session import ReplicaSession
 from worker_service.in_graph.replica_threads import ReplicaThreads
 
 SECS = 30.0
@@ -19,7 +20,9 @@ SECS = 30.0
 def ended_by(error: Exception) -> tuple[ReplicaThreads, threading.Event]:
     """The threads of one replica that has failed, and whether the session is closed."""
     closed = threading.Event()
-    session: Any = SimpleNamespace(closed=closed, close=lambda wait_secs: closed.set())
+    session: Any = SimpleNamespace(
+        closed=closed, close=lambda wait_secs: closed.set(), _sessions=SimpleNamespace(watch=object)
+    )
     context: Any = SimpleNamespace(job=sample_job())
 
     def warm_up(*_: object) -> None:
@@ -60,3 +63,10 @@ def test_an_error_on_the_chiefs_own_thread_keeps_its_cause() -> None:
 def test_a_peer_that_a_replica_has_lost_does_not_matter_after_the_last_step() -> None:
     threads, _ = ended_by(LostPeerError("worker 1"))
     threads.join(SECS)
+
+
+def test_the_steps_of_each_replica_are_watched_on_their_own() -> None:
+    whole: Any = SimpleNamespace(_sessions=SimpleNamespace(watch=object), _watch=object())
+    step: Any = None
+    replicas = [ReplicaSession(whole, step, index) for index in (1, 2)]
+    assert len({whole._watch, *(each._watch for each in replicas)}) == 3
