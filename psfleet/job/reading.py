@@ -11,7 +11,31 @@ import yaml
 from psfleet.errors import BadJobError, UsageError
 
 
-def read_mapping(path: Path, kind: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> dict[str, Any]:
+class UniqueKeys(yaml.SafeLoader):
+    """A YAML loader that refuses a mapping with a key that is there twice (YAML 1.2.2, 3.2.1.1): PyYAML takes the last.
+
+    What a merge key (`<<`) adds is no key of the mapping.
+    """
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._checked: set[int] = set()
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Adds what is merged to a mapping, once its own keys are checked; called again, it has nothing to add."""
+        if id(node) not in self._checked:
+            found: set[tuple[str, str]] = set()
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode):
+                    if (key.tag, key.value) in found:
+                        problem = f"found the key {key.value!r} twice, expected it once"
+                        raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                    found.add((key.tag, key.value))
+            self._checked.add(id(node))
+        super().flatten_mapping(node)
+
+
+def read_mapping(path: Path, kind: str, loader: type[yaml.SafeLoader] = UniqueKeys) -> dict[str, Any]:
     """Reads a YAML file whose content is a mapping.
 
     Args:
@@ -52,7 +76,7 @@ def is_yaml_file(path: Path) -> bool:
 def path_loader(folder: Path) -> type[yaml.SafeLoader]:
     """A YAML loader that knows the tag `!path`: a path relative to a folder."""
 
-    class Loader(yaml.SafeLoader):
+    class Loader(UniqueKeys):
         pass
 
     def path(loader: yaml.SafeLoader, node: yaml.Node) -> str:
@@ -87,6 +111,6 @@ def override(content: dict[str, Any], text: str) -> None:
             raise UsageError(f"--set {text!r}: {section} is not a section")
         mapping = inner
     try:
-        mapping[last] = yaml.safe_load(value)
+        mapping[last] = yaml.load(value, UniqueKeys)
     except yaml.YAMLError as error:
         raise UsageError(f"--set {text!r}: the value is not YAML") from error

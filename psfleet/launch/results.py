@@ -81,7 +81,7 @@ def collect(platform: Platform, name: str, folder: Path, on: str) -> Report:
                 html.publish(copied.report, run_folder.path)
             ended = unreported(job, run_folder, members, gone, Start(job.name, chief.created))
             report = ended if report is None else with_end(report, ended.status, ended.exit_code, ended.error)
-        return html.publish(with_failure(report, gone), run_folder.path)
+        return html.publish_or_warn(with_failure(report, gone), run_folder.path)
 
 
 @dataclass(frozen=True)

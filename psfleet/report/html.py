@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from psfleet.report.pictures import pictures as found_pictures
 from psfleet.report.schema import Evaluation, EvaluationLog, History, Point, Report
 from psfleet.report.shown_job import job_of_run, shown
 from psfleet.report.training_metrics import TrainingMetrics, TrainingMetricsLog
+
+logger = logging.getLogger("psfleet.report")
 
 PARTS = ("chart.html.j2", "style.css.j2")
 """Templates that the pages include."""
@@ -90,6 +93,15 @@ def publish(report: Report, folder: Path) -> Report:
     report.write(folder)
     replace_file(folder / "report.html", page(report, folder))
     return report
+
+
+def publish_or_warn(report: Report, folder: Path) -> Report:
+    """As `publish`, for a command that returns the report even if the folder cannot be written, which is logged."""
+    try:
+        return publish(report, folder)
+    except OSError as error:
+        logger.error("the report cannot be written to %s: %s", folder, error.strerror or error)
+        return merged(earlier_report(folder), report)
 
 
 def page(report: Report, folder: Path) -> str:

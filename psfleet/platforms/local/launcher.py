@@ -175,4 +175,4 @@ def _run(
     elif chief_report is None:
         code, error = errors.SIGNAL_BASE + signals[0], f"stopped by {signal.Signals(signals[0]).name}"
         report = with_end(report, "stopped", code, error)
-    return (report if report is chief_report else html.publish(report, folder.path)).located(folder.path)
+    return (report if report is chief_report else html.publish_or_warn(report, folder.path)).located(folder.path)

@@ -9,6 +9,7 @@ import pytest
 
 from psfleet.errors import BadJobError, UsageError
 from psfleet.job.job import job_from_json, load_job, parse_job
+from psfleet.job.reading import override, read_mapping
 
 
 def minimal(**fields: Any) -> dict[str, Any]:
@@ -185,6 +186,24 @@ def test_a_file_that_is_no_mapping_is_refused_in_one_line(tmp_path: Path, text: 
         load_job(tmp_path / "job.yaml")
     assert "\n" not in str(caught.value)
     assert str(tmp_path / "job.yaml") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["name: a\nname: b\n", "train: {steps: 1}\noptions:\n  rate: 1\n  rate: 2\n", "x: [{y: 1, 'y': 2}]"]
+)
+def test_a_key_that_is_there_twice_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "job.yaml").write_text(text)
+    with pytest.raises(BadJobError, match=r"is not YAML: found the key '\w+' twice, expected it once .*, line \d"):
+        load_job(tmp_path / "job.yaml")
+    with pytest.raises(UsageError, match="the value is not YAML"):
+        override({}, "optimizer={name: sgd, name: adam}")
+
+
+def test_what_is_merged_may_be_there_twice(tmp_path: Path) -> None:
+    (tmp_path / "some.yaml").write_text("a: {b: &b {x: 1}}\nc: &c {<<: *b, x: 2}\nd: {<<: *c, y: 3}\ne: [*c, *c]\n")
+    content = read_mapping(tmp_path / "some.yaml", "file")
+    assert content["d"] == {"x": 2, "y": 3}
+    assert content["e"] == [{"x": 2}] * 2
 
 
 def test_a_file_of_another_encoding_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,21 @@ def test_an_attempt_that_is_refused_leaves_every_number(out: Path) -> None:
     assert [(each.run, each.exit_code) for each in report.attempts] == [("lenet-1", 0), ("small-2", 78)]
     assert report == Report.read(out)
     assert (out / "report.html").exists()
+
+
+def test_the_report_of_a_run_is_returned_although_its_disk_is_full(
+    out: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = Report.read(out)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Report, "write", full)
+    report = train(job(), out=out)
+    assert (report.exit_code, report.error, report.loss) == (78, "chief: it does not match", DONE.loss)
+    assert f"the report cannot be written to {out}: No space left on device" in caplog.text
+    assert Report.read(out) == before
 
 
 def test_a_run_that_cannot_be_watched_leaves_the_report_before(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
