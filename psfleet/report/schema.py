@@ -76,6 +76,9 @@ class Point(StepRecord):
         "computed. Without `optimizer.clip_norm` only the steps for which a point or summaries are expected compute "
         "it.",
     )
+    training_seconds: float = Field(
+        0.0, description="Seconds in which the chiefs of this attempt have trained; neither starting nor waiting."
+    )
 
 
 class Evaluation(StepRecord):
@@ -131,7 +134,9 @@ class Report(Record):
     )
     seconds: float = Field(0.0, description="Duration in seconds of the newest attempt that trained, start included.")
     training_seconds: float = Field(
-        0.0, description="Those of these seconds in which the chief trained: neither starting, waiting nor evaluating."
+        0.0,
+        description="Those of these seconds in which the chief trained: neither starting, waiting nor evaluating. Of a "
+        "chief that was killed they count up to its last point in the history.",
     )
     examples_per_sec: float = Field(0.0, description="Examples of used gradients per second of training.")
     step_secs: StepSecs = Field(default_factory=StepSecs, description="Distribution of step times.")

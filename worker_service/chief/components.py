@@ -76,10 +76,11 @@ def chief_components(
     evaluator = Evaluator(front, context.layout, context.job.device)
     storage = Storage(events, context.job.deadlines.stall_secs)
     callbacks = Callbacks(load_callbacks(context.job), events, run_info(settings, context.job), context.job.callbacks)
+    holding = Holding(context.out, disk, context.job.update)
     with disk.reading(context.out):
         monitor = Monitor(context.out, context.job, storage, callbacks)
-    holding = Holding(context.out, disk, context.job.update)
-    recorder = Recorder(context.out, context.job, context.layout, evaluator, storage, monitor)
+        trained_secs = attempt.trained_secs()
+    recorder = Recorder(context.out, context.job, context.layout, evaluator, storage, monitor, trained_secs)
     if settings.loaders:
         LoaderRestarts(context.fleet, events, epochs=recorder.data_epochs).follow()
     committer = CheckpointCommitter(context, manifest_extra, storage, monitor)

@@ -47,6 +47,7 @@ class Recorder:
         evaluator: None: the program could not be loaded, and nothing is evaluated.
         storage: Decides what happens if a file cannot be written.
         monitor: Receives the evaluations; None: one of its own.
+        trained_secs: Seconds in which earlier chiefs of the attempt have trained.
 
     Attributes:
         monitor: Receives the evaluations.
@@ -64,6 +65,7 @@ class Recorder:
         evaluator: Evaluator | None,
         storage: Storage,
         monitor: Monitor | None = None,
+        trained_secs: float = 0.0,
     ) -> None:
         self._job = job
         self._layout = layout
@@ -83,7 +85,7 @@ class Recorder:
         self.loss: float | None = None
         self.losses: dict[str, float] = {}
         self.steps_done = 0
-        self.training_secs = 0.0
+        self._trained_secs, self._own_secs = trained_secs, 0.0
         self.worker_rates = WorkerRates()
         self.data_epochs = DataEpochs()
 
@@ -108,7 +110,7 @@ class Recorder:
         if made > 0:
             self.step_secs.append(secs / made)
             self.steps_done += made
-        self.training_secs += secs
+        self._own_secs += secs
         self._global_step = global_step
         self.loss = loss
         self.losses = dict(session.losses) if self._job.optimizers else {}
@@ -134,6 +136,11 @@ class Recorder:
         """Whether a step that ends at a time (monotonic, in seconds) has a point in the history, or summaries."""
         is_point = now - self._last[0] >= PROGRESS_SECS or global_step >= self._job.train.steps
         return is_point or global_step >= self._due["summaries"]
+
+    @property
+    def training_secs(self) -> float:
+        """Seconds in which the chiefs of the attempt have trained."""
+        return self._trained_secs + self._own_secs
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -178,7 +185,7 @@ class Recorder:
 
     def examples_per_sec(self) -> float:
         """Examples of all workers per second, over all steps of this process."""
-        return self._examples(self.steps_done) / self.training_secs if self.training_secs else 0.0
+        return self._examples(self.steps_done) / self._own_secs if self._own_secs else 0.0
 
     def worker_examples_per_sec(self) -> dict[int, float]:
         """Examples of the gradients that each worker has pushed per second, by index."""
@@ -205,6 +212,7 @@ class Recorder:
             examples_per_sec=self._examples(made) / secs,
             learning_rate=self._learning_rate(global_step),
             gradient_norm=session.gradient_norm(),
+            training_seconds=self.training_secs,
         )
         with self._storage.writing(History.FILE_NAME):
             self._history.append(point)

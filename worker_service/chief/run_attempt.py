@@ -16,7 +16,7 @@ from psfleet.job.job import Job
 from psfleet.report.attempts import newest_attempt, resumed_from, with_attempt
 from psfleet.report.hold import AT_START, HoldRecord
 from psfleet.report.hold import FILE_NAME as HOLD_FILE
-from psfleet.report.schema import EventLog, Report
+from psfleet.report.schema import EventLog, History, Report
 from psfleet.run_folder import OF_ONE_ATTEMPT, STARTED, clear
 from psfleet.service.settings import Settings
 from worker_service.chief import stored_report
@@ -62,6 +62,11 @@ class Attempt:
         """Whether the run's folder has the report that this attempt is done, which no other outcome replaces."""
         newest = newest_attempt(self.out)
         return (newest.get("status"), newest.get("started")) == ("done", self.started)
+
+    def trained_secs(self) -> float:
+        """Seconds in which chiefs of this attempt have trained, by the newest point that they have recorded."""
+        newest = History(self.out / History.FILE_NAME).readable()[-1:]
+        return newest[0].training_seconds if newest and newest[0].time >= self.started else 0.0
 
     def entry_in(self, report: Report) -> Report:
         """The report of this attempt, with its entry in `attempts`."""

@@ -20,19 +20,21 @@ from psfleet.report.schema import EvaluationLog, History, Point
 from worker_service.chief import ps_counts
 from worker_service.chief import recorder as recorder_module
 from worker_service.chief.recorder import Recorder
+from worker_service.chief.run_attempt import Attempt
 
 WAIT_SECS = 20.0
 SCHEDULE = {"kind": "piecewise", "boundaries": [4], "factors": [1.0, 0.5]}
 
 
-def recorder_of(out: Path, **optimizer: Any) -> Recorder:
+def recorder_of(out: Path, trained_secs: float = 0.0, **optimizer: Any) -> Recorder:
     """A recorder of a job whose learning rate is halved after update 5."""
     job = sample_job(
         optimizer={"name": "sgd", "learning_rate": 0.5, "schedule": SCHEDULE, **optimizer},
         summaries={"every_steps": 1},
     )
     context = sample_context(out, job=job)
-    return Recorder(out, job, Layout.plan([], [], [], 2, 4096), None, sample_storage(context))
+    layout = Layout.plan([], [], [], 2, 4096)
+    return Recorder(out, job, layout, None, sample_storage(context), trained_secs=trained_secs)
 
 
 def train(recorder: Recorder, *steps: int, norm: float | None) -> list[Point]:
@@ -198,3 +200,19 @@ def test_image_summaries_of_the_program_become_pictures(tmp_path: Path) -> None:
     [(tag, [picture])] = pictures(tmp_path).items()
     assert (tag, picture.step) == ("made", 1)
     assert tf.io.decode_png(picture.path.read_bytes()).shape == (4, 4, 1)
+
+
+def test_the_time_of_training_continues_over_a_restart_of_the_chief_and_begins_anew_with_an_attempt(
+    tmp_path: Path,
+) -> None:
+    began = time.time()
+    train(recorder_of(tmp_path), 1, 2, norm=None)
+    attempt = Attempt(tmp_path, began, "chief")
+    assert attempt.trained_secs() == pytest.approx(0.2)
+    restarted = recorder_of(tmp_path, trained_secs=attempt.trained_secs())
+    points = train(restarted, 3, norm=None)
+    assert [point.training_seconds for point in points] == pytest.approx([0.1, 0.2, 0.3])
+    assert restarted.training_secs == pytest.approx(0.3)
+    assert restarted.examples_per_sec() == pytest.approx(restarted._examples(1) / 0.1), "of its own steps and time"
+    assert Attempt(tmp_path, time.time() + 1, "chief").trained_secs() == 0.0, "it starts now"
+    assert Attempt(tmp_path / "none", began, "chief").trained_secs() == 0.0
