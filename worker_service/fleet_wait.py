@@ -20,14 +20,17 @@ class FleetWait:
         self._context = context
         self._heartbeat = heartbeat
 
-    def until(self, what: str, done: Callable[[States], bool]) -> None:
+    def until(self, what: str, done: Callable[[States], bool], extra_secs: float = 0.0) -> None:
         """Waits until `done` is true of the states of all ps, or the run is over; without a deadline while it is held.
+
+        Args:
+            extra_secs: Beyond `deadlines.stall_secs`.
 
         Raises:
             DeadlineError: Neither came in time: see `stall_secs`.
             StoppedError: A signal came.
         """
-        while not self._until_stalled(what, done, self._context.job.deadlines.stall_secs):
+        while not self._until_stalled(what, done, self._context.job.deadlines.stall_secs + extra_secs):
             pass
 
     def _until_stalled(self, what: str, done: Callable[[States], bool], stall_secs: float) -> bool:

@@ -159,3 +159,11 @@ def test_a_run_that_is_held_while_another_worker_reads_its_first_batch_has_no_de
     end = 5 * FIRST_BATCH_SECS
     fleet_wait(Beat(clock, reply_of)).until("the end", lambda states: clock.now >= end)
     assert clock.now == pytest.approx(end, abs=10)
+
+
+def test_a_worker_can_wait_longer_than_the_chief_which_knows_why_the_run_does_not_end(clock: Clock) -> None:
+    beat = Beat(clock, lambda now: state(5), over_at=STALL_SECS + 5)
+    fleet_wait(beat).until("the end of the run", lambda states: False, extra_secs=10.0)
+    assert clock.now == pytest.approx(STALL_SECS + 5, abs=2)
+    with pytest.raises(DeadlineError, match=f"gave up after {STALL_SECS + 20} s"):
+        fleet_wait(Beat(clock, lambda now: state(5))).until("the end", lambda states: False, extra_secs=20.0)

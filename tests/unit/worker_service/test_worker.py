@@ -88,7 +88,7 @@ class Fleet:
         monkeypatch.setattr(self._worker, "_shards", np.array([[9, 9]]))
         monkeypatch.setattr(self._worker._progress, "_step", 9)
         monkeypatch.setattr(self._worker._heartbeat, "states", [state], raising=False)
-        monkeypatch.setattr(self._worker, "_wait", lambda what, done: found.append(done([state])))
+        monkeypatch.setattr(self._worker._fleet, "until", lambda what, done, extra_secs: found.append(done([state])))
         self._worker.after_final_step(1)
         return found[0]
 
