@@ -22,6 +22,7 @@ from psfleet.service.settings import INDEX, JOB, PS, RUN
 BOTH = pytest.mark.parametrize("image", [PS_IMAGE, WORKER_IMAGE])
 MAX_BYTES = 1_350_000_000
 MODULES = {PS_IMAGE: "ps_service", WORKER_IMAGE: "worker_service"}
+SERVICES = {PS_IMAGE: {"ps_service"}, WORKER_IMAGE: {"ps_service", "worker_service"}}
 START_SECS = 120.0
 """Until a container has imported TensorFlow and logged a line; about 3 on an idle machine with 2 cores."""
 IMPORT_CPU_SECS = 7.0
@@ -36,10 +37,10 @@ def test_an_image_is_small(image: str) -> None:
     assert inspect(image)["Size"] <= MAX_BYTES
 
 
-def test_the_two_images_differ_in_their_last_layer_only() -> None:
+def test_a_workers_image_is_that_of_a_ps_and_another_layer() -> None:
+    """With `fleet.colocate` a worker is a ps, too."""
     ps, worker = (inspect(image)["RootFS"]["Layers"] for image in (PS_IMAGE, WORKER_IMAGE))
-    assert ps[:-1] == worker[:-1]
-    assert ps[-1] != worker[-1]
+    assert worker[:-1] == ps
 
 
 @BOTH
@@ -78,9 +79,9 @@ def test_an_image_sets_the_memory_settings_of_local_processes(image: str) -> Non
 
 
 @BOTH
-def test_an_image_holds_its_own_service_and_not_the_other(image: str) -> None:
+def test_an_image_holds_the_services_that_it_runs(image: str) -> None:
     found = set(shell(image, "ls /opt/psfleet/app").split())
-    assert found == {"bin", "psfleet", f"psfleet-{__version__}.dist-info", MODULES[image]}
+    assert found == {"bin", "psfleet", f"psfleet-{__version__}.dist-info", *SERVICES[image]}
 
 
 @BOTH
