@@ -58,15 +58,16 @@ class Update(Section):
         "and state are never rounded.",
     )
     bucket_bytes: int = Field(
-        64 * 1024 * 1024,
+        # Below MALLOC_MMAP_THRESHOLD_ of `psfleet.service.library_variables`.
+        30 * 1024 * 1024,
         ge=4096,
         multiple_of=64,
         description="Maximum bytes of a bucket, the parameters that are sent as one tensor; each ps divides its "
         "shard into equal buckets. In mode sync a bucket is averaged, updated and pulled while the next ones are "
         "pushed. Where a link of about 1 Gbit/s is the limit, 1/16 of a shard shortens a step by up to 40 %; faster "
-        "links gain nothing, because each bucket takes about 1 ms of CPU time of each worker and its ps. Of more than "
-        "64 buckets on all ps together several go at once. With `lamb`, embedding tables or several losses all buckets "
-        "are sent at once.",
+        "links gain nothing, because each bucket takes about 1 ms of CPU time of each worker and its ps. A tensor of "
+        "32 MiB or more gets new memory in each step, which the kernel clears first. Of more than 64 buckets on all ps "
+        "together several go at once. With `lamb`, embedding tables or several losses all buckets are sent at once.",
     )
     stale: Stale = Field(default_factory=Stale, description="async, ssp: policy for stale gradients.")
     local_steps: PositiveInt | None = Field(

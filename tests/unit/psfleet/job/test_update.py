@@ -8,6 +8,8 @@ import pytest
 
 from psfleet.errors import BadJobError
 from psfleet.job.job import Job, parse_job
+from psfleet.job.update import Update
+from psfleet.service.library_variables import MEMORY
 
 PLATEAU = {"kind": "plateau", "metric": "accuracy"}
 
@@ -146,3 +148,9 @@ def test_in_async_mode_every_worker_and_spare_can_have_a_replica_in_one_graph(fl
     update = job({"mode": "async", "replication": "in_graph", "warmup_steps": 3}, fleet=fleet).update
     assert update.is_in_graph
     assert not job({}).update.is_in_graph
+
+
+def test_memory_for_a_bucket_of_the_default_size_is_kept_by_glibc() -> None:
+    """Above the threshold each tensor would get new pages, which the kernel clears."""
+    bucket_bytes = Update.model_fields["bucket_bytes"].default
+    assert bucket_bytes + (1 << 20) < int(MEMORY["MALLOC_MMAP_THRESHOLD_"])
