@@ -49,7 +49,7 @@ class Errands:
                 result.set_result(work())
             except PsfleetError as error:
                 result.set_exception(error)
-            except Exception as error:
+            except BaseException as error:
                 # The one who waits for the result has to know, too.
                 result.set_exception(error)
                 raise

@@ -40,7 +40,9 @@ logger = logging.getLogger("psfleet.worker")
 SAME_ERROR_LIMIT = 5
 """After so many failures in a row without a step, while every ps is healthy, the training program is at fault."""
 END_SECS = 10.0
-"""For which a worker waits longer for the end of a run than the chief for its last checkpoint: the chief knows why."""
+"""For which a worker waits longer for the end of a run than the chief, which knows what it waits for.
+
+The chief waits up to `deadlines.stall_secs` until the last checkpoint is written, and as long until it can be read."""
 
 
 class Worker:
@@ -119,7 +121,8 @@ class Worker:
             return self.is_passed(generation) or has_moved_end(states, generation, self._shards)
 
         with self.errands.during(is_over) as done:
-            self._fleet.until(f"the end of the run after step {self._progress.step}", done, END_SECS)
+            extra_secs = self._context.job.deadlines.stall_secs + END_SECS
+            self._fleet.until(f"the end of the run after step {self._progress.step}", done, extra_secs)
         # A run can be held for hours.
         self._last_progress = time.monotonic()
 

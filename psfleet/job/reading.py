@@ -10,12 +10,12 @@ import yaml
 
 from psfleet.errors import BadJobError, UsageError
 
+MERGE = "tag:yaml.org,2002:merge"
+"""The tag of `<<`, whose value is merged: what it adds is no key of the mapping."""
+
 
 class UniqueKeys(yaml.SafeLoader):
-    """A YAML loader that refuses a mapping with a key that is there twice (YAML 1.2.2, 3.2.1.1): PyYAML takes the last.
-
-    What a merge key (`<<`) adds is no key of the mapping.
-    """
+    """A YAML loader that refuses a key that is twice in a mapping (YAML 1.2.2, 3.2.1.1). PyYAML takes the last one."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -26,7 +26,7 @@ class UniqueKeys(yaml.SafeLoader):
         if id(node) not in self._checked:
             found: set[tuple[str, str]] = set()
             for key, _ in node.value:
-                if isinstance(key, yaml.ScalarNode):
+                if isinstance(key, yaml.ScalarNode) and key.tag != MERGE:
                     if (key.tag, key.value) in found:
                         problem = f"found the key {key.value!r} twice, expected it once"
                         raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)

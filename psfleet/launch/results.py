@@ -12,7 +12,7 @@ from pathlib import Path
 
 from psfleet import errors
 from psfleet.checkpoint.location import root_of
-from psfleet.errors import PERMANENT_CODES, STOPPED, BadJobError, LostPeerError, UsageError
+from psfleet.errors import PERMANENT_CODES, STOPPED, BadJobError, LostPeerError, StorageError, UsageError
 from psfleet.job.activity import named
 from psfleet.job.job import Job, job_from_json
 from psfleet.launch.platform import TRAINING, Member, Platform, chief_of, gone_for_good, may_restart
@@ -78,10 +78,18 @@ def collect(platform: Platform, name: str, folder: Path, on: str) -> Report:
             report = validated(report, run_folder.path)
         else:
             if copied is not None and report is None and copied.has_more_than(run_folder.path):
-                html.publish(copied.report, run_folder.path)
+                _publish(copied.report, run_folder.path)
             ended = unreported(job, run_folder, members, gone, Start(job.name, chief.created))
             report = ended if report is None else with_end(report, ended.status, ended.exit_code, ended.error)
-        return html.publish_or_warn(with_failure(report, gone), run_folder.path)
+        return _publish(with_failure(report, gone), run_folder.path)
+
+
+def _publish(report: Report, folder: Path) -> Report:
+    """As `html.publish`; raises `StorageError` if the folder cannot be written."""
+    try:
+        return html.publish(report, folder)
+    except OSError as error:
+        raise StorageError(f"the report cannot be written to {folder}: {error.strerror or error}") from error
 
 
 @dataclass(frozen=True)
@@ -133,7 +141,7 @@ def fetch(platform: Platform, name: str, job: Job | None, folder: Path, on: str)
         if copied is not None and copied.has_more_than(run_folder.path):
             # A later attempt that trains, or left no report, may have deleted the checkpoint that the report names.
             newest = standing(copied.report, run_folder.path)
-            html.publish(validated(newest, run_folder.path), run_folder.path)
+            _publish(validated(newest, run_folder.path), run_folder.path)
         return Fetched(earlier_report(run_folder.path), is_running=chief is not None)
 
 

@@ -10,12 +10,14 @@ import math
 import os
 import signal
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 from psfleet import errors
 from psfleet.errors import BadJobError, LostPeerError, PsfleetError, StoppedError
@@ -170,12 +172,21 @@ def log_end(log: Callable[[], object], *, with_stacks: bool = True) -> None:
 
     def write() -> None:
         if with_stacks:
-            with suppress(OSError, RuntimeError):
-                faulthandler.dump_traceback(STANDARD_ERROR)
+            with suppress(OSError, RuntimeError), _memory_file() as stacks:
+                # faulthandler holds the interpreter's lock while it writes, for ever to a full pipe.
+                faulthandler.dump_traceback(stacks)
+                stacks.seek(0)
+                os.write(STANDARD_ERROR, stacks.read())
         log()
 
-    with suppress(Exception):
+    # Also SystemExit, of a handler of the log.
+    with suppress(BaseException):
         run_within(LOG_SECS, write)
+
+
+def _memory_file() -> IO[bytes]:
+    """A file that is on no disk where the system has such files."""
+    return os.fdopen(os.memfd_create("stacks"), "w+b") if sys.platform == "linux" else tempfile.TemporaryFile()
 
 
 def program_digest(settings: Settings) -> str:

@@ -88,7 +88,12 @@ class Fleet:
         monkeypatch.setattr(self._worker, "_shards", np.array([[9, 9]]))
         monkeypatch.setattr(self._worker._progress, "_step", 9)
         monkeypatch.setattr(self._worker._heartbeat, "states", [state], raising=False)
-        monkeypatch.setattr(self._worker._fleet, "until", lambda what, done, extra_secs: found.append(done([state])))
+
+        def until(what: str, done: Callable[[Any], bool], extra_secs: float) -> None:
+            assert extra_secs > STALL_SECS, "the chief can wait for so long twice"
+            found.append(done([state]))
+
+        monkeypatch.setattr(self._worker._fleet, "until", until)
         self._worker.after_final_step(1)
         return found[0]
 

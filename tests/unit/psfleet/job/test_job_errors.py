@@ -203,6 +203,8 @@ def test_what_is_merged_may_be_there_twice(tmp_path: Path) -> None:
     (tmp_path / "some.yaml").write_text("a: {b: &b {x: 1}}\nc: &c {<<: *b, x: 2}\nd: {<<: *c, y: 3}\ne: [*c, *c]\n")
     content = read_mapping(tmp_path / "some.yaml", "file")
     assert content["d"] == {"x": 2, "y": 3}
+    (tmp_path / "merged.yaml").write_text("a: &a {x: 1}\nb: &b {y: 2}\nc:\n  <<: *a\n  <<: *b\n")
+    assert read_mapping(tmp_path / "merged.yaml", "file")["c"] == {"x": 1, "y": 2}
     assert content["e"] == [{"x": 2}] * 2
 
 

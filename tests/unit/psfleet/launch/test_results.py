@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import tarfile
@@ -20,7 +21,7 @@ from support.scripted_platform import ScriptedPlatform, ended, log, member
 
 from psfleet import run_folder
 from psfleet.checkpoint.store import verify
-from psfleet.errors import DONE, LOST_PEERS, NO_CHECKPOINT, PROGRAM_FAILED, LostPeerError
+from psfleet.errors import DONE, LOST_PEERS, NO_CHECKPOINT, PROGRAM_FAILED, LostPeerError, StorageError
 from psfleet.job.job import Job
 from psfleet.launch.platform import Member
 from psfleet.launch.results import collect
@@ -283,3 +284,14 @@ def test_two_commands_copy_to_one_folder_one_after_the_other(
         assert first.result(SECS) == second.result(SECS) == Report.read(tmp_path / "out")
     assert (first.result().status, len(first.result().attempts)) == ("done", 1)
     assert (tmp_path / "out" / "logs" / "worker-0.log").read_text() == "trained\n"
+
+
+def test_results_that_cannot_be_written_leave_the_fleet_and_are_no_success(
+    tmp_path: Path, volume: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Report, "write", full)
+    with pytest.raises(StorageError, match=r"the report cannot be written to .*: No space left on device"):
+        results(tmp_path, volume, chief(), ended("ps"))

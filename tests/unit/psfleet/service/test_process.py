@@ -183,3 +183,23 @@ def test_a_log_that_is_stuck_or_fails_does_not_hold_the_end_of_a_process(monkeyp
     run_within(LISTEN_SECS, lambda: process.log_end(lambda: never.wait(10 * LISTEN_SECS), with_stacks=False))
     never.set()
     process.log_end(lambda: {}["no such key"], with_stacks=False)
+
+
+def test_a_standard_error_that_nobody_reads_does_not_hold_the_end_of_a_process() -> None:
+    """In a process of its own: a thread that holds the interpreter's lock for ever cannot be given up."""
+    code = """
+import os
+from psfleet.service import process
+reader, writer = os.pipe()
+os.set_blocking(writer, False)
+try:
+    while True:
+        os.write(writer, bytes(4096))
+except BlockingIOError:
+    os.set_blocking(writer, True)
+os.dup2(writer, 2)
+process.LOG_SECS = 0.1
+process.log_end(lambda: None)
+os._exit(7)
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=10 * LISTEN_SECS, check=False).returncode == 7

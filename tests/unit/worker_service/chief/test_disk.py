@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import queue
@@ -21,8 +22,9 @@ from psfleet.control import control_pb2 as pb
 from psfleet.errors import LOST_PEERS
 from psfleet.layout import Layout, TensorSpec
 from psfleet.polling import run_within
-from psfleet.report.schema import EvaluationLog, Report
+from psfleet.report.schema import EvaluationLog, History, Point, Report
 from psfleet.report.training_metrics import TrainingMetricsLog
+from psfleet.run_folder import STARTED
 from psfleet.service import settings
 from worker_service.chief import recovery as recovery_module
 from worker_service.chief import storage_watch
@@ -222,3 +224,13 @@ def test_a_read_of_a_large_file_through_memory_that_takes_longer_does_not_end_th
     now[0] += 1.1
     assert disk.stuck(1.0) == f"the disk has not answered for 1 s to a read of {path}"
     may_read.release()
+
+
+def test_a_chief_that_is_started_again_continues_the_time_of_training(tmp_path: Path) -> None:
+    (tmp_path / STARTED).write_text(json.dumps({"name": "", "time": 50.0}))
+    point = Point(time=60.0, step=1, generation=1, loss=1.0, step_secs=0.1, examples_per_sec=1.0, training_seconds=7.5)
+    History(tmp_path / History.FILE_NAME).append(point)
+    front: Any = SimpleNamespace(initial_values=None)
+    found = settings.read({"PSFLEET_OUT": str(tmp_path), settings.CAUSE: "it was killed"})
+    made = chief_components(found, sample_context(tmp_path), front)
+    assert made.recorder.training_secs == 7.5
