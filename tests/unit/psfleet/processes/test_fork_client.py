@@ -150,7 +150,8 @@ def test_processes_end_with_their_fork_server_and_new_ones_start_alone(server: F
     first, second = tmp_path / "ps 0.log", tmp_path / "ps 1.log"
     process = fork(server, first, WAITS="yes")
     seen(first)
-    process.poll()
+    # Without its number it would be started alone, too: the server might have died before it forked.
+    wait_until(lambda: process.poll() or process.pid, SECS, "the number of the process")
     server.kill()
     late = fork(server, second)
     assert (process.wait(), late.wait()) == (-signal.SIGKILL, 0)
