@@ -46,7 +46,7 @@ def test_a_session_that_is_closed_does_not_end_the_watch_of_a_step_that_runs(end
     assert end.codes == [LOST_PEERS]
 
 
-def test_it_has_as_much_time_as_before(end: ProcessEnd) -> None:
+def test_a_step_that_runs_keeps_its_time_when_its_session_is_closed(end: ProcessEnd) -> None:
     is_over = threading.Event()
     # Of 1,000 looks, of which there are 100 in a second.
     watch = StepWatch(10.0, is_over)
