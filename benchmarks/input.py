@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import psfleet
-from psfleet.report.schema import History
+from psfleet.report.history import History
 
 JOB = Path(__file__).parent / "reading" / "job.yaml"
 THREADS = 8

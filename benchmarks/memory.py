@@ -23,7 +23,7 @@ from benchmarks.results import Comparison, Group
 from benchmarks.sampling import sampling
 from benchmarks.workload import NUM_WORKERS, Workload
 from psfleet.processes.ports import free_addresses
-from psfleet.report.schema import History
+from psfleet.report.history import History
 
 BYTES = 4 * (1 + 2)
 """Of a parameter with Adam's slots."""

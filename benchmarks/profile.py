@@ -25,7 +25,7 @@ from benchmarks.psfleet_run import JOB, WAITING_JOB, read_report, settings, wind
 from benchmarks.results import Comparison, Group
 from benchmarks.workload import HIDDEN, Workload
 from psfleet.polling import wait_until
-from psfleet.report.schema import History
+from psfleet.report.history import History
 
 HERTZ = 999
 RECORD_SECS = 5.0

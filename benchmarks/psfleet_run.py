@@ -11,7 +11,8 @@ from benchmarks.children import ChildError, Children
 from benchmarks.contenders import START_SECS, Measures, python, run_secs, with_cpu
 from benchmarks.cpu_time import CpuTime, cpu_time
 from benchmarks.workload import LEARNING_RATE, NUM_WORKERS, Workload
-from psfleet.report.schema import History, Report
+from psfleet.report.history import History
+from psfleet.report.schema import Report
 
 FOLDER = Path(__file__).parent
 JOB = FOLDER / "mlp" / "job.yaml"

@@ -27,7 +27,8 @@ from benchmarks.results import Comparison, Group
 from benchmarks.timing import Reached
 from benchmarks.workload import LEARNING_RATE, NUM_WORKERS, OPTIMIZERS, Workload
 from psfleet.polling import wait_until
-from psfleet.report.schema import EvaluationLog, History, Point
+from psfleet.report.history import History, Point
+from psfleet.report.schema import EvaluationLog
 
 JOB = Path(__file__).parents[1] / "examples" / "lenet" / "job.yaml"
 ACCURACY = 0.988

@@ -24,7 +24,7 @@ from benchmarks.workload import HIDDEN, NUM_WORKERS, OPTIMIZERS, Workload
 from psfleet.job.job import Job, load_job
 from psfleet.manifests.certificates_folder import certificates_folder
 from psfleet.manifests.compose import render as compose_file
-from psfleet.report.schema import History
+from psfleet.report.history import History
 from psfleet.tls import certificates
 from psfleet.tls.tunnel import PROGRAM
 

@@ -17,7 +17,8 @@ from pydantic.fields import FieldInfo
 
 from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import Job
-from psfleet.report.schema import Evaluation, Point, Report
+from psfleet.report.history import Point
+from psfleet.report.schema import Evaluation, Report
 from psfleet.report.training_metrics import TrainingMetrics
 from psfleet.sweep.study_file import Study
 

@@ -21,8 +21,9 @@ from psfleet.job.function_program import FILES
 from psfleet.job.job import Job
 from psfleet.polling import wait_until
 from psfleet.report import hold, pictures
+from psfleet.report.history import History
 from psfleet.report.reductions import ReductionLog
-from psfleet.report.schema import EvaluationLog, EventLog, History, Report
+from psfleet.report.schema import EvaluationLog, EventLog, Report
 from psfleet.report.training_metrics import TrainingMetricsLog
 
 LOCAL = "local"

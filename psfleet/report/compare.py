@@ -13,8 +13,9 @@ from psfleet.report.attempts import earlier_report
 from psfleet.report.charts import JointChart, Sample
 from psfleet.report.figures import metric_curves
 from psfleet.report.formats import count_text, duration_text, number_text
+from psfleet.report.history import History, Point
 from psfleet.report.html import template
-from psfleet.report.schema import EvaluationLog, History, Point, Report
+from psfleet.report.schema import EvaluationLog, Report
 from psfleet.report.shown_job import newest_job, trained_job
 from psfleet.report.training_metrics import TrainingMetricsLog
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from psfleet.report import charts
 from psfleet.report.charts import Level, LineChart, Sample
 from psfleet.report.formats import number_text
-from psfleet.report.schema import BestInfo, Evaluation, Point, Report
+from psfleet.report.history import Point
+from psfleet.report.schema import BestInfo, Evaluation, Report
 from psfleet.report.training_metrics import MEAN_LOSS, TrainingMetrics
 
 LOSS = "loss"

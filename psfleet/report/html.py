@@ -18,9 +18,10 @@ from psfleet.report import charts
 from psfleet.report.attempts import earlier_report, merged, set_aside, standing
 from psfleet.report.figures import figures
 from psfleet.report.formats import count_text, duration_text, moment, number_text
+from psfleet.report.history import History, Point
 from psfleet.report.pictures import Picture
 from psfleet.report.pictures import pictures as found_pictures
-from psfleet.report.schema import Evaluation, EvaluationLog, History, Point, Report
+from psfleet.report.schema import Evaluation, EvaluationLog, Report
 from psfleet.report.shown_job import job_of_run, shown
 from psfleet.report.training_metrics import TrainingMetrics, TrainingMetricsLog
 

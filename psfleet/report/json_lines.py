@@ -89,11 +89,11 @@ class StepLines(JsonLines[StepRecordT]):
     def curve(self) -> list[StepRecordT]:
         """The readable records by ascending step, without those that a rollback has undone.
 
-        Each replaces all before it of its step or a higher one.
+        Each replaces all before it of its step or a higher one, and those that `StepRecord.replaces` names.
         """
         kept: list[StepRecordT] = []
         for record in self.readable():
-            while kept and kept[-1].step >= record.step:
+            while kept and record.replaces(kept[-1]):
                 kept.pop()
             kept.append(record)
         return kept

@@ -25,6 +25,10 @@ class StepRecord(Record):
     step: Count = Field(description="Number of updates applied so far.")
     generation: Count = Field(description="Generation of the fleet's state at this step.")
 
+    def replaces(self, before: StepRecord) -> bool:
+        """Whether a rollback between a record before this one and this one has undone its step."""
+        return before.step >= self.step
+
 
 class Attempt(Record):
     """One start of the run: the first, one that resumed it, or one that was refused or failed."""

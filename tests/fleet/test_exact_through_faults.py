@@ -20,8 +20,8 @@ from support.replay import KerasReplica, Weights, perceptron_gradient, replay
 from support.rows import first_rows
 
 from psfleet.checkpoint.tensors import read_tensors
+from psfleet.report.history import History
 from psfleet.report.reductions import ReductionLog
-from psfleet.report.schema import History
 
 WORKERS = 2
 STEPS = 60

@@ -15,7 +15,8 @@ import psfleet
 from psfleet.checkpoint import store
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.tensors import read_tensors
-from psfleet.report.schema import EvaluationLog, History
+from psfleet.report.history import History
+from psfleet.report.schema import EvaluationLog
 
 pytestmark = pytest.mark.usefixtures("launches_forked")
 PROGRAMS = Path(__file__).parents[1] / "support" / "programs"

@@ -14,7 +14,8 @@ from pydantic import BaseModel, Field
 from docs import schema_tables
 from docs.schema_tables import BEGIN, DOCUMENTS, END, file_fields, insert, rewrite, tables
 from psfleet.job.job import Job, parse_job
-from psfleet.report.schema import Evaluation, Point, Report
+from psfleet.report.history import Point
+from psfleet.report.schema import Evaluation, Report
 
 DOCS = Path(__file__).parents[2] / "docs"
 

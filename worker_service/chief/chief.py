@@ -85,7 +85,7 @@ class Chief(Worker):
             if result.finished is not None:
                 self._end(result.finished, context.fleet.describe())
                 return None
-            self._components.recorder.begin(result.generation)
+            self._components.recorder.begin(result.generation, result.first_step)
             return result.generation
 
     def after_final_step(self, generation: int) -> None:

@@ -14,7 +14,7 @@ from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.job.job import Job
 from psfleet.job.learning_rate import LEARNING_RATE, rates_of
 from psfleet.layout import Layout
-from psfleet.report.schema import History, Point
+from psfleet.report.history import History, Point
 from worker_service.batch_reader import Batch
 from worker_service.chief.board import Board
 from worker_service.chief.data_epochs import DataEpochs
@@ -77,7 +77,7 @@ class Recorder:
             self.monitor = monitor or Monitor(out, job, storage)
             self._summaries = StepSummaries(out, job, layout, evaluator, storage, self._board)
         self._evaluation = EvaluationRecorder(job, layout, evaluator, storage, self._board, self.monitor)
-        self._generation = 0
+        self._generation, self._first_step = 0, 0
         self._global_step = 0
         self._last = (time.perf_counter(), 0)
         self._due: dict[str, int] = {}
@@ -89,9 +89,9 @@ class Recorder:
         self.worker_rates = WorkerRates()
         self.data_epochs = DataEpochs()
 
-    def begin(self, generation: int) -> None:
-        """A generation starts or is attached to again."""
-        self._generation = generation
+    def begin(self, generation: int, first_step: int) -> None:
+        """A generation, which began at a step, starts or is attached to again."""
+        self._generation, self._first_step = generation, first_step
         self._evaluation.enter(generation)
 
     def start(self, global_step: int) -> None:
@@ -213,6 +213,7 @@ class Recorder:
             learning_rate=self._learning_rate(global_step),
             gradient_norm=session.gradient_norm(),
             training_seconds=self.training_secs,
+            first_step=self._first_step,
         )
         with self._storage.writing(History.FILE_NAME):
             self._history.append(point)

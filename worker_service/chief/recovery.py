@@ -24,7 +24,7 @@ from psfleet.control.client import PsClient
 from psfleet.errors import LostPeerError, StorageError
 from psfleet.job.differences import changes
 from psfleet.job.program_files import PROGRAM_DIGEST
-from psfleet.report.schema import History, Point
+from psfleet.report.history import History, Point
 from worker_service.chief.events import Events
 from worker_service.chief.holding import Holding
 from worker_service.chief.monitor import Monitor
@@ -37,9 +37,10 @@ logger = logging.getLogger("psfleet.chief")
 
 @dataclass(frozen=True)
 class RecoveryResult:
-    """The fleet's generation; `finished` is the checkpoint of the final step if there is one already."""
+    """The fleet's generation and the step at which it began; `finished`: the checkpoint of the final step, if any."""
 
     generation: int
+    first_step: int
     finished: Checkpoint | None = None
 
 
@@ -101,7 +102,7 @@ class Recovery:
         generation = generation_of(states, self._layout)
         if generation is not None and not self._is_superseded(generation):
             self._completed = generation
-            return RecoveryResult(generation)
+            return RecoveryResult(generation, states[0].first_step)
         trained = max([last_step, *[state.step for state in states]])
         with disk.reading(self._root):
             checkpoint = newest_settled(self._root)
@@ -115,7 +116,7 @@ class Recovery:
         if checkpoint is not None and checkpoint.step >= final_step:
             with disk.reading(checkpoint.folder):
                 check_tensors(checkpoint, self._layout)
-            return RecoveryResult(checkpoint.generation, finished=checkpoint)
+            return RecoveryResult(checkpoint.generation, checkpoint.step, finished=checkpoint)
         before = [state.generation for state in states]
         generation = 1 + max([*before, checkpoint.generation if checkpoint else 0])
         with disk.reading(self._root):
@@ -139,7 +140,7 @@ class Recovery:
         for call in calls:
             call.result()
         self._completed = generation
-        return RecoveryResult(generation)
+        return RecoveryResult(generation, checkpoint.step)
 
     def _is_superseded(self, generation: int) -> bool:
         """Whether weights were set: there is a checkpoint for a later generation than that which the fleet trains."""

@@ -14,9 +14,10 @@ from psfleet.errors import StorageError
 from psfleet.files import replace_file
 from psfleet.job.job import Job
 from psfleet.report.attempts import newest_attempt, resumed_from, with_attempt
+from psfleet.report.history import History
 from psfleet.report.hold import AT_START, HoldRecord
 from psfleet.report.hold import FILE_NAME as HOLD_FILE
-from psfleet.report.schema import EventLog, History, Report
+from psfleet.report.schema import EventLog, Report
 from psfleet.run_folder import OF_ONE_ATTEMPT, STARTED, clear
 from psfleet.service.settings import Settings
 from worker_service.chief import stored_report

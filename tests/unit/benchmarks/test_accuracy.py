@@ -27,7 +27,8 @@ from benchmarks.peers import ps_strategy
 from benchmarks.timing import Reached, timed
 from benchmarks.workload import Workload
 from psfleet.job.job import load_job
-from psfleet.report.schema import Evaluation, EvaluationLog, History, Point
+from psfleet.report.history import History, Point
+from psfleet.report.schema import Evaluation, EvaluationLog
 
 NUM_TRAINING, NUM_TEST = 50, 30
 

@@ -10,7 +10,8 @@ from benchmarks.children import ChildError
 from benchmarks.psfleet_run import read_report, settings, window_of
 from benchmarks.workload import Workload
 from psfleet.job.job import load_job
-from psfleet.report.schema import History, Point, Report
+from psfleet.report.history import History, Point
+from psfleet.report.schema import Report
 
 WORKLOAD = Workload(hidden=128, optimizer="adam", steps=100, warmup_steps=30)
 

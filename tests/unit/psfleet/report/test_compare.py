@@ -16,8 +16,9 @@ from support.report_samples import DONE, TWO_ATTEMPTS
 from psfleet.errors import BadJobError, UsageError
 from psfleet.report.charts import RIGHT, joint_chart, line_chart
 from psfleet.report.compare import NUM_COLORS, ComparedRun, figures, render, settings
+from psfleet.report.history import History, Point
 from psfleet.report.measurements import Gradients
-from psfleet.report.schema import Evaluation, EvaluationLog, History, Point
+from psfleet.report.schema import Evaluation, EvaluationLog
 from psfleet.report.training_metrics import TrainingMetrics, TrainingMetricsLog
 
 

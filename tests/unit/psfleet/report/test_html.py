@@ -12,9 +12,10 @@ import pytest
 from support.report_samples import DONE, FAILED, TWO_ATTEMPTS
 
 from psfleet.report.charts import line_chart
+from psfleet.report.history import Point
 from psfleet.report.html import render
 from psfleet.report.measurements import DataReading, Gradients, WorkerGradients
-from psfleet.report.schema import BestInfo, CheckpointInfo, Evaluation, Event, Point
+from psfleet.report.schema import BestInfo, CheckpointInfo, Evaluation, Event
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 

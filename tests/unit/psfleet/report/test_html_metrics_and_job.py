@@ -14,9 +14,10 @@ from support.program_samples import sample_job
 from support.report_samples import DONE
 
 from psfleet.report import html
+from psfleet.report.history import History
 from psfleet.report.html import render
 from psfleet.report.json_lines import JsonLines
-from psfleet.report.schema import Evaluation, EvaluationLog, History
+from psfleet.report.schema import Evaluation, EvaluationLog
 from psfleet.report.shown_job import LONG_TEXT, job_of_run, shown
 from psfleet.report.training_metrics import TrainingMetrics, TrainingMetricsLog
 

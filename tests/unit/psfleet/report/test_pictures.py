@@ -10,7 +10,7 @@ import pytest
 from support.report_samples import DONE
 
 from psfleet.report import html, pictures
-from psfleet.report.schema import History, Point
+from psfleet.report.history import History, Point
 from psfleet.run_folder import ALL_RESULTS, clear
 
 

@@ -10,11 +10,13 @@ import pytest
 from support.report_samples import DONE, FAILED
 
 from psfleet.errors import BadJobError, UsageError
-from psfleet.report.schema import Event, EventLog, History, Point, Report
+from psfleet.report.history import History, Point
+from psfleet.report.schema import Event, EventLog, Report
 
 
-def point(step: int, generation: int = 0, loss: float = 1.0) -> Point:
-    return Point(time=float(step), step=step, generation=generation, loss=loss, step_secs=0.1, examples_per_sec=10.0)
+def point(step: int, generation: int = 0, loss: float = 1.0, first_step: int | None = None) -> Point:
+    measured = {"time": float(step), "step_secs": 0.1, "examples_per_sec": 10.0}
+    return Point(step=step, generation=generation, loss=loss, first_step=first_step, **measured)
 
 
 def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -154,6 +156,26 @@ def test_a_curve_holds_only_what_no_rollback_undid(
         history.append(point(step, generation))
     assert [(each.step, each.generation) for each in history.curve()] == surviving
     assert len(history.read()) == len(written)
+
+
+@pytest.mark.parametrize(
+    ("written", "surviving"),
+    [
+        # Of the generation that began at step 10 the first point is at step 24: step 15 was undone before it.
+        ([(10, 0, 0), (15, 0, 0), (24, 1, 10)], [10, 24]),
+        ([(10, 0, 0), (15, 0, 0), (24, 1, 15)], [10, 15, 24]),
+        ([(10, 0, 0), (15, 1, 10), (20, 1, 10)], [10, 15, 20]),
+        ([(10, 0, 0), (20, 0, 0), (21, 1, 5)], [21]),
+        ([(10, 0, None), (15, 0, None), (24, 1, None)], [10, 15, 24]),
+    ],
+)
+def test_a_point_replaces_those_of_earlier_generations_after_the_step_at_which_its_own_began(
+    tmp_path: Path, written: list[tuple[int, int, int | None]], surviving: list[int]
+) -> None:
+    history = History(tmp_path / "history.jsonl")
+    for step, generation, first_step in written:
+        history.append(point(step, generation, first_step=first_step))
+    assert [each.step for each in history.curve()] == surviving
 
 
 def test_events_survive_a_torn_line(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def chief_of(context: Any, recover: Any) -> Any:
     heartbeat.finish = heartbeat.outcomes.append
     components = SimpleNamespace(
         recovery=SimpleNamespace(recover=recover),
-        recorder=SimpleNamespace(begin=lambda generation: None, monitor=SimpleNamespace(final_step=100)),
+        recorder=SimpleNamespace(begin=lambda generation, first_step: None, monitor=SimpleNamespace(final_step=100)),
         committer=SimpleNamespace(newest=None),
     )
     chief = SimpleNamespace(
@@ -64,7 +64,7 @@ def stopped_chief(tmp_path: Path, steps: list[int], phase: pb.Phase, saved: int 
         state.first_step = 40
     context = sample_context(tmp_path, [Ps(state) for state in states], stops=True)
     context.stop.error = lambda: StoppedError(15)
-    chief = chief_of(context, lambda states, step: RecoveryResult(1))
+    chief = chief_of(context, lambda states, step: RecoveryResult(1, 0))
     chief._heartbeat.states = states
     if saved is not None:
         chief._components.committer.newest = SimpleNamespace(step=saved, generation=1)

@@ -22,7 +22,8 @@ from psfleet.control import control_pb2 as pb
 from psfleet.errors import LOST_PEERS
 from psfleet.layout import Layout, TensorSpec
 from psfleet.polling import run_within
-from psfleet.report.schema import EvaluationLog, History, Point, Report
+from psfleet.report.history import History, Point
+from psfleet.report.schema import EvaluationLog, Report
 from psfleet.report.training_metrics import TrainingMetricsLog
 from psfleet.run_folder import STARTED
 from psfleet.service import settings

@@ -15,8 +15,9 @@ from support.chief_samples import sample_context, sample_job, sample_storage, sc
 
 from psfleet.control import control_pb2 as pb
 from psfleet.layout import Layout, TensorSpec
+from psfleet.report.history import History, Point
 from psfleet.report.pictures import pictures
-from psfleet.report.schema import EvaluationLog, History, Point
+from psfleet.report.schema import EvaluationLog
 from worker_service.chief import ps_counts
 from worker_service.chief import recorder as recorder_module
 from worker_service.chief.recorder import Recorder
@@ -56,6 +57,13 @@ def test_a_point_has_the_learning_rate_of_its_update_and_the_norm_of_a_clipped_g
     assert (found["train/learning_rate"], found["train/gradient_norm"]) == ([0.5, 0.25], [7.0, 7.0])
 
 
+def test_a_point_has_the_step_at_which_its_generation_began(tmp_path: Path) -> None:
+    recorder = recorder_of(tmp_path)
+    recorder.begin(2, 3)
+    [point] = train(recorder, 5, norm=None)
+    assert (point.generation, point.first_step) == (2, 3)
+
+
 def test_an_evaluation_is_of_the_generation_in_which_its_weights_were_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,10 +77,10 @@ def test_an_evaluation_is_of_the_generation_in_which_its_weights_were_trained(
     recorder._evaluation._evaluator = evaluator
     session: Any = SimpleNamespace(gradient_norm=lambda: None, measure_norm=bool)
     batch: Any = None
-    recorder.begin(1)
+    recorder.begin(1, 0)
     recorder.start(19)
     recorder.step(session, batch, 20, loss=0.5, secs=0.1)
-    recorder.begin(2)
+    recorder.begin(2, 0)
     goes_on.set()
     assert recorder.finish_evaluation(lambda: False)
     recorder.close()

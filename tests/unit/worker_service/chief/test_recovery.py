@@ -18,11 +18,11 @@ from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError, LostPeerError, NoCheckpointError
 from psfleet.job.program_files import PROGRAM_DIGEST
 from psfleet.layout import Layout, TensorSpec
+from psfleet.report.history import History, Point
 from psfleet.report.hold import AT_START, HoldRecord
-from psfleet.report.schema import History, Point
 from psfleet.service.settings import Settings
 from worker_service.chief.events import Events
-from worker_service.chief.recovery import Recovery
+from worker_service.chief.recovery import Recovery, RecoveryResult
 from worker_service.run_context import shares_folder
 
 EMPTY = pb.ShardState(run="run", phase=pb.EMPTY, cause="killed by SIGKILL")
@@ -50,6 +50,22 @@ def test_a_new_run_starts_from_step_0(tmp_path: Path) -> None:
 def test_after_a_loss_the_newest_checkpoint_is_restored(tmp_path: Path) -> None:
     save(tmp_path / "checkpoints", 40)
     assert recover(tmp_path, EMPTY, shard_state(55), last_step=55) == "00000040-g1"
+
+
+def test_the_step_at_which_a_generation_began_is_that_of_its_checkpoint(tmp_path: Path) -> None:
+    """A replaced chief finds the generation running, which has trained since."""
+    save(tmp_path / "checkpoints", 40)
+    states = [shard_state(55), shard_state(55)]
+    for state in states:
+        state.first_step = 40
+
+    def found(*states: Any) -> RecoveryResult:
+        context = sample_context(tmp_path, [Ps(state) for state in states])
+        recovery = Recovery(context, lambda: random_values(1), {}, Events(tmp_path, context.job))
+        return recovery.recover(states, last_step=55)
+
+    assert (found(*states).generation, found(*states).first_step) == (1, 40)
+    assert (found(EMPTY, states[1]).generation, found(EMPTY, states[1]).first_step) == (2, 40)
 
 
 @pytest.mark.parametrize("who_knows", ["ps", "chief", "history"])

@@ -19,7 +19,8 @@ from support.chief_samples import sample_job
 from psfleet.errors import LOST_PEERS, ReplacedError, StorageError
 from psfleet.layout import Layout
 from psfleet.polling import run_within, wait_until
-from psfleet.report.schema import EventLog, History
+from psfleet.report.history import History
+from psfleet.report.schema import EventLog
 from worker_service.chief import storage as storage_module
 from worker_service.chief import storage_watch
 from worker_service.chief.board import Board

@@ -76,7 +76,7 @@ def test_metrics_of_shards_at_different_steps_are_left_out(tmp_path: Path) -> No
 def test_the_report_has_those_of_the_last_step_and_the_file_has_them_too(tmp_path: Path) -> None:
     recorder = recorder_of(tmp_path, Evaluator())
     assert recorder.newest_training_metrics() == {}
-    recorder.begin(3)
+    recorder.begin(3, 0)
     recorder.start(0)
     train(recorder, 1, 2, 3)
     assert recorder.newest_training_metrics() == {"total": 30.0}
@@ -100,7 +100,7 @@ def test_a_run_that_continues_without_metrics_shows_none_of_before(tmp_path: Pat
     train(first, 1)
     first.close()
     without = recorder_of(tmp_path, Evaluator(), NO_METRICS)
-    without.begin(2)
+    without.begin(2, 0)
     without.start(1)
     train(without, 2)
     assert without.newest_training_metrics() == {}
@@ -113,7 +113,7 @@ def test_a_run_that_continues_without_metrics_shows_none_of_before(tmp_path: Pat
 def test_the_curve_is_without_what_a_rollback_has_undone(tmp_path: Path) -> None:
     recorder = recorder_of(tmp_path, Evaluator())
     for generation, steps in ((1, (4, 8)), (2, (6,))):
-        recorder.begin(generation)
+        recorder.begin(generation, 0)
         for step in steps:
             recorder.start(step - 1)
             train(recorder, step)
