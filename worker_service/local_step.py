@@ -40,7 +40,7 @@ class LocalStep:
             self._number = v1.placeholder_with_default(np.int64(0), [])
             self._rows = SavedRows(layout.embeddings)
             self.training = front_end.build(
-                layout, self._parameters, state, frozen, self._number, with_gradients=with_gradients, rows=self._rows
+                layout, [self._parameters], state, frozen, self._number, with_gradients=with_gradients, rows=self._rows
             )
             if checks_finite:
                 first, *further = (finite.checked(each, layout, at) for at, each in enumerate(self.training.each))

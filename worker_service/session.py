@@ -208,7 +208,7 @@ class WorkerSession:
     def parameters(self) -> np.ndarray:
         """The local parameters, float32 `[layout.parameters.size]`."""
         with translate_errors():
-            return np.asarray(self._sessions.run(self._step.parameters))
+            return np.concatenate(self._sessions.run(list(self._step.parameters)))
 
     def state(self) -> np.ndarray:
         """The local copy of state, of the same step as the parameters: uint8 `[layout.state.size]`."""

@@ -23,6 +23,7 @@ from worker_service.direct import DirectPart, can_be_direct
 from worker_service.exchanges import StepExchanges, exchanges_of
 from worker_service.frontends.interface import StepBuilder, TrainingGraph
 from worker_service.local_optimizer import LocalOptimizer
+from worker_service.local_parameters import LocalParameters
 from worker_service.loss_step import KeptGradient, LossStep, local_variable, loss_step
 from worker_service.pulled import Pulled
 from worker_service.push_pull import Exchange
@@ -62,7 +63,7 @@ class StepGraph:
             loss that moves it, with accumulation the mean over the microbatches, before it was clipped. Empty without
             `summaries.gradient_histograms`, and in other workers.
         load_frozen: Copies the frozen weights from the ps.
-        parameters: float32 `[layout.parameters.size]`, the local copy.
+        parameters: float32 variables, the local copy; see `LocalParameters`.
         state: uint8 `[layout.state.size]`, the local copy: floating point tensors as of the parameters' step, and all
             others as this worker's own steps have changed them since it read those of the ps.
         frozen: uint8 `[layout.frozen.size]`, the local copy.
@@ -133,7 +134,7 @@ class StepGraph:
         num_before = len(self.graph.get_operations())
         training = front_end.build(
             layout,
-            self.parameters.read_value(),
+            self._parameters.values,
             byte_vectors.unpack(layout.state, self.state.read_value()),
             byte_vectors.unpack(layout.frozen, self.frozen.read_value()),
             self.microbatch,
@@ -149,7 +150,8 @@ class StepGraph:
         self.number = v1.placeholder(tf.int64, [], name="number")
         has_microbatches = job.train.accumulate > 1
         self.microbatch = v1.placeholder(tf.int64, [], name="microbatch") if has_microbatches else self.number
-        self.parameters = local_variable("parameters", [layout.parameters.size], tf.float32)
+        self._parameters = LocalParameters(layout, is_whole=job.update.mode == "averaging")
+        self.parameters = self._parameters.pieces
         has_one_step = waits_of(job).has_one_local_step
         self._local_steps = None if has_one_step else local_variable("local_steps", [layout.num_ps], tf.int64)
         self.state = local_variable("state", [layout.state.size], tf.uint8)
@@ -166,7 +168,8 @@ class StepGraph:
         if job.update.mode != "averaging":
             return None
         average = local_variable("average", [layout.parameters.size], tf.float32)
-        return LocalOptimizer(job, layout.parameters, self.parameters, average, self.number, update, slots)
+        (parameters,) = self._parameters.pieces
+        return LocalOptimizer(job, layout.parameters, parameters, average, self.number, update, slots)
 
     @functools.cached_property
     def await_step(self) -> tf.Tensor:
@@ -185,7 +188,7 @@ class StepGraph:
 
     def _push_and_pull(self, exchanges: StepExchanges, part: LossStep, loss: int) -> tf.Tensor:
         """Pushes the gradient of a loss to all ps, and pulls."""
-        with tf.device(self.parameters.device):
+        with tf.device(self.state.device):
             states = tf.split(part.new_state, exchanges.num_ps)
             if self._local_steps is None:
                 local_steps = [self.local_step] * exchanges.num_ps
@@ -193,7 +196,8 @@ class StepGraph:
                 local_steps = tf.unstack(self._local_steps.read_value())
             stamps = [tf.stack([local_step, self.number]) for local_step in local_steps]
         pulled = exchanges.push_and_pull(part.gradients, stamps, states, loss=loss, tables=part.tables)
-        with tf.control_dependencies(part.updates):
+        # A bucket can arrive before another one has been read.
+        with tf.control_dependencies([*part.updates, *self._parameters.values]):
             return self._gather(pulled)
 
     @functools.cached_property
@@ -212,14 +216,14 @@ class StepGraph:
 
     def _updated(self, optimizer: LocalOptimizer, part: LossStep) -> tf.Tensor:
         """The loss, after the local update with its gradient."""
-        with tf.device(self.parameters.device):
+        with tf.device(self.state.device):
             kept = [self.state.assign(part.new_state, read_value=False)] if self.state.shape[0] else []
             with tf.control_dependencies([optimizer.apply(part.gradients), *kept, *part.updates]):
                 return tf.identity(part.loss)
 
     def _end_of_round(self, exchanges: StepExchanges, optimizer: LocalOptimizer) -> tf.Tensor:
         """Pushes what the local updates of a round have made, and pulls the averages."""
-        with tf.device(self.parameters.device):
+        with tf.device(self.state.device):
             fall, slots, state = optimizer.fall(), optimizer.slot_vectors(), self.state.read_value()
             stamp = tf.concat([tf.stack([self.local_step, self.local_step]), optimizer.words()], 0)
             states = tf.split(state, exchanges.num_ps)
@@ -230,14 +234,14 @@ class StepGraph:
 
         A model without state has no operation for it.
         """
-        with tf.device(self.parameters.device):
+        with tf.device(self.state.device):
             buckets = [bucket for segment in pulled for bucket in segment.buckets]
-            vector = tf.concat(buckets, 0) if len(buckets) > 1 else buckets[0]
             shards = tf.stack([shard.progress for shard in pulled])
-            kept = [self.parameters.assign(vector, read_value=False)]
+            vectors = buckets if self._optimizer is None else [tf.concat(buckets, 0)]
+            kept = self._parameters.assign(vectors)
             if self._optimizer is not None:
                 slots = [tf.concat(parts, 0) for parts in zip(*[shard.slots for shard in pulled], strict=True)]
-                kept += self._optimizer.assigned(vector, slots, pulled[0].words)
+                kept += self._optimizer.assigned(vectors[0], slots, pulled[0].words)
             if self.state.shape[0]:
                 kept.append(self.state.assign(tf.concat([shard.state for shard in pulled], 0), read_value=False))
             if self._local_steps is not None:

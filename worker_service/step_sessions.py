@@ -136,6 +136,6 @@ class StepSessions:
         """What runs in the session of steps."""
         step = self._step
         found = [*(tensor for each in step.steps for tensor in each), *step.accumulate, *step.gradients, *step.feeds]
-        found += [step.parameters, step.state, step.frozen, step.local_step, step.number, step.microbatch]
+        found += [*step.parameters, step.state, step.frozen, step.local_step, step.number, step.microbatch]
         found += [step.local_update, step.summaries, step.gradient_norm, step.wants_norm, step.session_number]
         return [step.graph.as_graph_element(each).op for each in found if each is not None]

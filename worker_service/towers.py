@@ -41,7 +41,7 @@ class Towers:
     def build(
         self,
         layout: Layout,
-        parameters: tf.Tensor,
+        parameters: Sequence[tf.Tensor],
         state: Sequence[tf.Tensor],
         frozen: Sequence[tf.Tensor],
         number: tf.Tensor | None = None,

@@ -56,11 +56,12 @@ class TwoTensors:
     losses: Losses = ()
     embeddings: tuple[EmbeddingSpec, ...] = ()
 
-    def build(self, layout: Layout, parameters: tf.Tensor, *_: object, **__: object) -> TrainingGraph:
+    def build(self, layout: Layout, parameters: Sequence[tf.Tensor], *_: object, **__: object) -> TrainingGraph:
         """See `FrontEnd`."""
         del layout
         x, blocked = tf.compat.v1.placeholder(tf.float32, []), tf.compat.v1.placeholder(tf.int32, [])
-        first, second = parameters[:SIZE], parameters[SIZE:]
+        vector = tf.concat(parameters, 0)
+        first, second = vector[:SIZE], vector[SIZE:]
         always_empty = tf.queue.FIFOQueue(1, [tf.int32], shapes=[()])
         with tf.control_dependencies([always_empty.dequeue_many(blocked)]):
             late = x * (1 + first / 8)

@@ -55,7 +55,7 @@ class Stepper:
             state = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in layout.state.specs]
             frozen = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in layout.frozen.specs]
             number = tf.compat.v1.placeholder_with_default(tf.constant(0, tf.int64), [])
-            training = step.build(layout, vector, state, frozen, number)
+            training = step.build(layout, [vector], state, frozen, number)
             tables = tf.compat.v1.tables_initializer()
         config = tf.compat.v1.ConfigProto(device_count={"CPU": towers})
         session = tf.compat.v1.Session(server, graph=graph, config=config)

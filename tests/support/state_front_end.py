@@ -32,7 +32,7 @@ class MovingAverages(TwoTensors):
         TensorSpec("has_trained", (3,), "bool"),
     )
 
-    def build(self, layout: Layout, parameters: tf.Tensor, *others: Any, **_: object) -> TrainingGraph:
+    def build(self, layout: Layout, parameters: Sequence[tf.Tensor], *others: Any, **_: object) -> TrainingGraph:
         """See `FrontEnd`."""
         training = super().build(layout, parameters)
         *averages, steps, _ = others[0]

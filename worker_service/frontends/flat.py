@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -11,12 +13,25 @@ from psfleet.layout import FlatLayout, TensorSpec
 from psfleet.layout.buckets import Bucket, offsets_of_loss, specs_of_loss
 
 
-def slices(layout: FlatLayout, vector: tf.Tensor) -> list[tf.Tensor]:
-    """The tensors of a vector `[layout.size]` float32, each with its own shape; aligned ranges are not copied."""
-    return [
-        tf.reshape(tf.slice(vector, [offset], [spec.size]), spec.shape, name=spec.name.replace("#", "__"))
-        for spec, offset in zip(layout.specs, layout.offsets, strict=True)
-    ]
+def slices(layout: FlatLayout, pieces: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """The tensors of a vector `[layout.size]` float32, each with its own shape.
+
+    Args:
+        pieces: The vector, divided. A tensor in one piece shares its memory if it is aligned; others are copied.
+    """
+    bounds = [0, *itertools.accumulate(piece.shape[0] for piece in pieces)]
+    found = []
+    for spec, offset in zip(layout.specs, layout.offsets, strict=True):
+        # Those of them that have elements of it; of an empty tensor that in which it begins.
+        first = bisect.bisect_right(bounds, offset, hi=len(pieces)) - 1
+        last = max(first, bisect.bisect_left(bounds, offset + spec.size) - 1)
+        parts = []
+        for number in range(first, last + 1):
+            low, high = max(offset, bounds[number]), min(offset + spec.size, bounds[number + 1])
+            parts.append(tf.slice(pieces[number], [low - bounds[number]], [high - low]))
+        value = tf.concat(parts, 0) if len(parts) > 1 else parts[0]
+        found.append(tf.reshape(value, spec.shape))
+    return found
 
 
 def require_any(program: str, loss: str, gradients: Sequence[object], scope: str = "") -> None:

@@ -90,7 +90,7 @@ class GraphFrontEnd:
     def build(
         self,
         layout: Layout,
-        parameters: tf.Tensor,
+        parameters: Sequence[tf.Tensor],
         state: Sequence[tf.Tensor],
         frozen: Sequence[tf.Tensor],
         number: tf.Tensor | None = None,
@@ -102,16 +102,20 @@ class GraphFrontEnd:
         del number
         with tf.Graph().as_default() as self._graph:
             tf.compat.v1.set_random_seed(self._job.train.seed + self._index)
-            vector = tf.compat.v1.placeholder(tf.float32, [layout.parameters.size])
+            trained = [
+                tf.compat.v1.placeholder(tf.float32, spec.shape, name=spec.name.replace("#", "__"))
+                for spec in layout.parameters.specs
+            ]
             specs = (*layout.state.specs, *layout.frozen.specs)
             others = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
             batch = self._placeholders()
             # Not without tables: one more operation would change the seeds of the program's.
             at_step = [tf.compat.v1.placeholder(tf.int64, [])] if self.embeddings else []
             uses = TableUses(self.embeddings, rows or SavedRows(self.embeddings), *at_step)
-            steps = self._steps(layout, vector, others, batch, uses, with_gradients)
+            steps = self._steps(layout, trained, others, batch, uses, with_gradients)
         feeds = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in batch]
-        inputs = list(zip([vector, *others, *batch], [parameters, *state, *frozen, *feeds], strict=True))
+        given = [*flat.slices(layout.parameters, parameters), *state, *frozen, *feeds]
+        inputs = list(zip([*trained, *others, *batch], given, strict=True))
         shares = graph_shares(self._program, self._job, towers, tf.nest.pack_sequence_as(self._batch_spec, feeds))
         inputs += [(tensor, uses.source.at_step) for tensor in at_step]
         summaries = [] if steps[0].summaries is None else [steps[0].summaries]
@@ -184,14 +188,13 @@ class GraphFrontEnd:
     def _steps(
         self,
         layout: Layout,
-        vector: tf.Tensor,
+        parameters: Sequence[tf.Tensor],
         others: Sequence[tf.Tensor],
         batch: Sequence[tf.Tensor],
         uses: TableUses,
         with_gradients: bool,
     ) -> list[TrainingGraph]:
-        """The step of each loss in the program's own graph; `others` are the values of state and of frozen tensors."""
-        parameters = flat.slices(layout.parameters, vector)
+        """The step of each loss in the program's own graph; `others` are values of state and of frozen tensors."""
         specs = (*layout.state.specs, *layout.frozen.specs)
         variables: list[Any] = [
             tf.compat.v1.Variable(

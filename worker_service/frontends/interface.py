@@ -67,7 +67,7 @@ class StepBuilder(Protocol):
     def build(
         self,
         layout: Layout,
-        parameters: tf.Tensor,
+        parameters: Sequence[tf.Tensor],
         state: Sequence[tf.Tensor],
         frozen: Sequence[tf.Tensor],
         number: tf.Tensor | None = None,
@@ -112,7 +112,7 @@ class FrontEnd(Protocol):
     def build(
         self,
         layout: Layout,
-        parameters: tf.Tensor,
+        parameters: Sequence[tf.Tensor],
         state: Sequence[tf.Tensor],
         frozen: Sequence[tf.Tensor],
         number: tf.Tensor | None = None,
@@ -124,7 +124,7 @@ class FrontEnd(Protocol):
 
         Args:
             layout: Of this front end's tensors.
-            parameters: `[layout.parameters.size]` float32.
+            parameters: The vector `[layout.parameters.size]` float32 in pieces, see `flat.slices`.
             state: One tensor for each of `layout.state.specs`.
             frozen: One tensor for each of `layout.frozen.specs`.
             number: int64 scalar, of the microbatch. Keras programs derive its random numbers from it; None: 0.

@@ -108,7 +108,7 @@ class KerasFrontEnd:
     def build(
         self,
         layout: Layout,
-        parameters: tf.Tensor,
+        parameters: Sequence[tf.Tensor],
         state: Sequence[tf.Tensor],
         frozen: Sequence[tf.Tensor],
         number: tf.Tensor | None = None,
@@ -128,7 +128,7 @@ class KerasFrontEnd:
         captured = [lookup_tables.constant(outer, inner) for outer, inner in graph.captures]
         number = tf.constant(0, tf.int64) if number is None else number
         at_step = [source.at_step] if self.embeddings else []
-        values = [parameters, number, *state, *frozen, *at_step, *feeds, *captured]
+        values = [*flat.slices(layout.parameters, parameters), number, *state, *frozen, *at_step, *feeds, *captured]
         inputs = list(zip(graph.inputs, values, strict=True))
         loss, *rest = transplant(graph, inputs, [*graph.outputs, *graph.control_outputs, *tensors_of(shares)])
         gradients, new_state, others = split(rest, len(self._trained), len(self._state))
@@ -184,17 +184,17 @@ class KerasFrontEnd:
         return concrete, changed, draws
 
     def _trace_step(self, layout: Layout, batch_spec: Any, towers: int, rows: Rows) -> tuple[Any, list[Share]]:
-        """A concrete function of flat parameters, number, state, frozen and batch: loss, gradients and new state.
+        """A concrete function of parameters, number, state, frozen and batch: loss, gradients and new state.
 
         With tables the local step follows the frozen tensors, and ids and gradients of rows follow the new state. With
         the shares of a tower, whose tensors are in its graph.
         """
         shares: list[Share] = []
+        count = len(self._trained)
 
         def step(given: Any, batch: Any) -> tuple[tf.Tensor, ...]:
-            vector, number, *others = given
+            parameters, number, others = given[:count], given[count], given[count + 1 :]
             state, frozen = others[: len(self._state)], others[len(self._state) :][: len(self._frozen)]
-            parameters = flat.slices(layout.parameters, vector)
             with tf.GradientTape() as tape:
                 tape.watch(parameters)
                 uses = TableUses(self.embeddings, rows, given[-1], tape.watch)
@@ -204,11 +204,12 @@ class KerasFrontEnd:
             shares[:] = scaling
             found = keras_parts.gradients(tape, loss, [*parameters, *uses.rows])
             flat.require_any(self._job.program, "the loss of the model", found)
-            gradients = flat.dense(layout.parameters.specs, found[: len(parameters)])
+            gradients = flat.dense(layout.parameters.specs, found[:count])
             new_state = [scope.get_current_value(variable) for variable in self._state]
-            return loss, *gradients, *self._random.of_chief(new_state), *uses.gradients(found[len(parameters) :])
+            return loss, *gradients, *self._random.of_chief(new_state), *uses.gradients(found[count:])
 
-        specs = [tf.TensorSpec([layout.parameters.size], tf.float32), tf.TensorSpec([], tf.int64)]
+        specs = [tf.TensorSpec(spec.shape, tf.float32) for spec in layout.parameters.specs]
+        specs += [tf.TensorSpec([], tf.int64)]
         specs += [tf.TensorSpec(variable.shape, variable.dtype) for variable in self._state + self._frozen]
         specs += [tf.TensorSpec([], tf.int64)] if self.embeddings else []
         return traced(step, specs, batch_spec, self._job, self._index), shares

@@ -37,7 +37,7 @@ class ReplicaStep:
     gradient_norm: tf.Tensor | None
     gradients: list[tf.Tensor]
     load_frozen: tf.Operation
-    parameters: tf.Tensor
+    parameters: list[tf.Tensor]
     state: tf.Tensor
     frozen: tf.Tensor
     shard_steps: tf.Tensor
@@ -102,7 +102,6 @@ def _imported(
         "wants_norm": source.wants_norm,
         "gradient_norm": source.gradient_norm,
         "load_frozen": source.load_frozen,
-        "parameters": source.parameters,
         "state": source.state,
         "frozen": source.frozen,
         "shard_steps": source.shard_steps,
@@ -113,6 +112,7 @@ def _imported(
         "feeds": () if index else source.feeds,
         "accumulate": source.accumulate,
         "gradients": source.gradients,
+        "parameters": source.parameters,
         **{f"step {loss}": step for loss, step in enumerate(source.steps)},
     }
     names = {key: source.graph.as_graph_element(element).name for key, element in single.items() if element is not None}
@@ -133,6 +133,7 @@ def _imported(
         order=source.order,
         loss_names=source.loss_names,
         gradients=several["gradients"],
+        parameters=several["parameters"],
         **one,
     )
 

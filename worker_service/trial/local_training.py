@@ -65,7 +65,7 @@ class LocalTraining:
         parameters, state, frozen = self._variables
         training = front.build(
             layout,
-            parameters.read_value(),
+            [parameters.read_value()],
             byte_vectors.unpack(layout.state, state.read_value()),
             byte_vectors.unpack(layout.frozen, frozen.read_value()),
             self._microbatch,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,9 +29,9 @@ class Uneven(TwoTensors):
 
     parameters = SPECS
 
-    def build(self, layout: Layout, parameters: tf.Tensor, *_: object, **__: object) -> TrainingGraph:
+    def build(self, layout: Layout, parameters: Sequence[tf.Tensor], *_: object, **__: object) -> TrainingGraph:
         """See `FrontEnd`."""
-        training = super().build(layout, parameters[:32])
+        training = super().build(layout, [tf.concat(parameters, 0)[:32]])
         gradients = tuple(tf.constant(DIRECTIONS[spec.name]) + training.feeds[0] for spec in SPECS)
         return replace(training, gradients=gradients)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -55,7 +56,7 @@ class ChainedTensors(TwoTensors):
     num_called = 0
     never = threading.Event()
 
-    def build(self, layout: Layout, parameters: tf.Tensor, *_: object, **__: object) -> TrainingGraph:
+    def build(self, layout: Layout, parameters: Sequence[tf.Tensor], *_: object, **__: object) -> TrainingGraph:
         """See `FrontEnd`."""
         del layout
         x, blocked = tf.compat.v1.placeholder(tf.float32, []), tf.compat.v1.placeholder(tf.int32, [])
@@ -69,7 +70,8 @@ class ChainedTensors(TwoTensors):
         value = x
         for _ in range(CHAIN):
             value = tf.ensure_shape(tf.numpy_function(link, [value, blocked], tf.float32), [])
-        gradients = tuple(value * (1 + part / 8) for part in (parameters[SIZE:], parameters[:SIZE]))
+        vector = tf.concat(parameters, 0)
+        gradients = tuple(value * (1 + part / 8) for part in (vector[SIZE:], vector[:SIZE]))
         return TrainingGraph((x, blocked), tf.zeros([]), gradients, (), (), None)
 
 
@@ -294,7 +296,7 @@ def test_only_a_step_on_the_cpu_has_points_at_which_it_ends(gpus: list[str], mon
     layout = Layout.plan(TwoTensors.parameters, (), (), 1, 1 << 20)
     with tf.Graph().as_default() as graph:
         part = Abandonment(1, 1, tf.compat.v1.placeholder(tf.int64, []))
-        training = ChainedTensors().build(layout, tf.zeros([2 * SIZE]))
+        training = ChainedTensors().build(layout, [tf.zeros([2 * SIZE])])
         before = len(graph.get_operations())
         part.add_points(graph.get_operations(), training)
         assert (len(graph.get_operations()) > before) is not bool(gpus)

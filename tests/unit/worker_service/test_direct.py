@@ -111,9 +111,8 @@ def test_the_steps_of_each_mode_are_found_in_their_session(update: dict[str, Any
     ):
         for each in (*step.feeds, *(tensor for fetches in step.steps for tensor in fetches)):
             assert session.graph.get_tensor_by_name(each.name).shape == each.shape
-        assert np.array_equal(
-            session.run(step.graph.as_graph_element(step.parameters).name), np.zeros(step.parameters.shape)
-        )
+        for piece in step.parameters:
+            assert np.array_equal(session.run(step.graph.as_graph_element(piece).name), np.zeros(piece.shape))
     assert not [each.device for each in session.graph.get_operations() if "task" in each.device]
 
 
@@ -191,7 +190,7 @@ def test_closing_the_sessions_closes_that_of_steps_and_ends_the_watch() -> None:
     sessions.own = step.direct.open(job, sessions._operations(), step.initializer)
     sessions.close()
     with pytest.raises(RuntimeError, match="closed"):
-        sessions.own.run(step.graph.as_graph_element(step.parameters).name)
+        sessions.own.run(step.graph.as_graph_element(step.parameters[0]).name)
     wait_until(
         lambda: not [each for each in threading.enumerate() if each.name == "step-watch"], WAIT_SECS, "the watch to end"
     )

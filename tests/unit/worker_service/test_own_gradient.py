@@ -42,7 +42,7 @@ class LinearProgram:
         self.num_built += 1
         batch = v1.placeholder(tf.float32, [None, 3])
         at = layout.parameters.offsets[0]
-        weights = parameters[at : at + 3]
+        weights = tf.concat(parameters, 0)[at : at + 3]
         loss = frozen[0] * tf.reduce_mean(tf.square(tf.linalg.matvec(batch, weights)))
         return TrainingGraph((batch,), loss, tuple(tf.gradients(loss, [weights])), (), (), None)
 

@@ -1,0 +1,84 @@
+"""A worker's copy of the parameters has a variable for each bucket, and keeps no copy of what arrives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+from support.chief_samples import sample_job
+from support.exchange_server import GREETING
+from support.programs import exact_graph_program
+
+from psfleet.job.program import GraphProgram
+from psfleet.layout import Layout, TensorSpec
+from psfleet.tf.ancestors import ancestors
+from worker_service.connections import Connections
+from worker_service.frontends import front_end
+from worker_service.local_parameters import LocalParameters
+from worker_service.step import StepGraph
+
+LAYOUT = Layout.plan([TensorSpec("w", (5000,)), TensorSpec("b", (3,))], [], [], num_ps=2, bucket_bytes=4096)
+
+
+def test_pieces_are_the_buckets_of_all_ps() -> None:
+    with tf.Graph().as_default():
+        parameters = LocalParameters(LAYOUT, is_whole=False)
+    flat = LAYOUT.parameters
+    assert [piece.shape[0] for piece in parameters.pieces] == [flat.bucket_size] * 2 * flat.buckets_per_shard
+    assert flat.buckets_per_shard > 1
+
+
+def test_an_optimizer_of_this_process_has_one_piece() -> None:
+    with tf.Graph().as_default():
+        parameters = LocalParameters(LAYOUT, is_whole=True)
+    assert [piece.shape[0] for piece in parameters.pieces] == [LAYOUT.parameters.size]
+
+
+def test_each_piece_has_the_value_that_was_assigned_last() -> None:
+    with tf.Graph().as_default() as graph:
+        parameters = LocalParameters(LAYOUT, is_whole=False)
+        received = [v1.placeholder(tf.float32, piece.shape) for piece in parameters.pieces]
+        assigned = parameters.assign(received)
+        with v1.Session(graph=graph) as session:
+            session.run(v1.local_variables_initializer())
+            for step in range(2):
+                session.run(assigned, {each: np.full(each.shape, step + at) for at, each in enumerate(received)})
+                values = session.run(parameters.values)
+                assert [set(value) for value in values] == [{step + at} for at in range(len(received))]
+
+
+def test_as_many_buckets_must_arrive_as_there_are_pieces() -> None:
+    with tf.Graph().as_default():
+        parameters = LocalParameters(LAYOUT, is_whole=False)
+        with pytest.raises(ValueError, match="zip"):
+            parameters.assign([tf.zeros(parameters.pieces[0].shape)])
+
+
+@pytest.mark.parametrize("has_connections", [False, True])
+def test_a_step_reads_all_pieces_before_it_sets_one_and_a_pull_reads_none(has_connections: bool) -> None:
+    """A gradient need not depend on all of them; and a pull comes when the variables have no value yet."""
+    step = step_graph(has_connections)
+    [fetched] = step.steps
+    needed = ancestors(tensor.op for tensor in fetched)
+    reads = {each for each in needed if each.type == "ReadVariableOp" and _is_piece(each, step)}
+    sets = {each for each in needed if each.type == "AssignVariableOp" and _is_piece(each, step)}
+    assert len(reads) == len(sets) == len(step.parameters) > 1
+    for each in sets:
+        assert reads <= ancestors(each.control_inputs), each.name
+    pulled = ancestors([step.pull.op])
+    assert not [each for each in pulled if each.type == "ReadVariableOp" and _is_piece(each, step)]
+
+
+def step_graph(has_connections: bool) -> StepGraph:
+    sections = {"fleet": {"ps": 2, "workers": 2}, "train": {"steps": 2, "batch_size": 4}}
+    job = sample_job(**sections)
+    program = GraphProgram(loss=exact_graph_program.loss, train=exact_graph_program.train)
+    front = front_end(program, job, 2, 1)
+    layout = Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, 1024)
+    connections = Connections(GREETING, None, "ps", 20.0, unix_sockets=True) if has_connections else None
+    return StepGraph(front, job, layout, 1, "run", 1, connections=connections)
+
+
+def _is_piece(operation: tf.Operation, step: StepGraph) -> bool:
+    return operation.inputs[0].op in {piece.handle.op for piece in step.parameters}
