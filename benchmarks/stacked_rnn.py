@@ -68,7 +68,7 @@ class Contender:
                 state, frozen = (
                     [tf.zeros(spec.shape, spec.dtype) for spec in flat.specs] for flat in (layout.state, layout.frozen)
                 )
-                training = front.build(layout, vector.read_value(), state, frozen)
+                training = front.build(layout, [vector.read_value()], state, frozen)
             # As in a step, all gradients come to part 0. TensorFlow would not compute what no value depends on.
             self._step = training.loss, tf.stack([tf.reduce_sum(gradient) for gradient in training.gradients])
             start = vector.initializer

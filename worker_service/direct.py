@@ -8,7 +8,7 @@ session runs a call on the thread that makes it.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -21,6 +21,8 @@ from worker_service.abandonment import may_abandon_steps
 
 CALLING_THREAD = -1
 """As `RunOptions.inter_op_thread_pool`: operations run on the thread that calls the session (config.proto)."""
+MOVED_BYTES = 64 << 20
+"""Of the variables that move in one call. Each set of variables is a graph that TensorFlow prepares."""
 TASK = re.compile(r"/(job|replica|task):[^/]*")
 
 
@@ -83,13 +85,13 @@ class DirectPart:
             writers: These operations, which assign variables themselves or through those that they need.
             options: Of a call on the server.
         """
-        # One after the other, so that only one is in memory twice.
-        for name in sorted(_written(writers)):
-            variable = self._variables[name]
-            value = server.run(variable._graph_element, options=options)
-            server.run(self._freed[name], options=options)
-            assign = session.graph.get_operation_by_name(variable.initializer.name)
-            session.run(assign, {assign.inputs[1]: value})
+        # In several calls, so that few are in memory twice.
+        for names in _groups({name: self._variables[name] for name in sorted(_written(writers))}):
+            variables = [self._variables[name] for name in names]
+            values = server.run([each._graph_element for each in variables], options=options)
+            server.run([self._freed[name] for name in names], options=options)
+            assigns = [session.graph.get_operation_by_name(each.initializer.name) for each in variables]
+            session.run(assigns, {each.inputs[1]: value for each, value in zip(assigns, values, strict=True)})
 
 
 def options_of_step(job: Job) -> v1.RunOptions:
@@ -108,6 +110,20 @@ def _copy(graph: tf.Graph, names: Collection[str]) -> tf.Graph:
         tf.import_graph_def(content, name="")
     copy.finalize()
     return copy
+
+
+def _groups(variables: Mapping[str, tf.Variable]) -> list[list[str]]:
+    """Their names in groups of at most `MOVED_BYTES`, or of one."""
+    found: list[list[str]] = []
+    left = 0
+    for name, variable in variables.items():
+        num_bytes = variable.dtype.size * variable.shape.num_elements()
+        if not found or num_bytes > left:
+            found.append([])
+            left = MOVED_BYTES
+        found[-1].append(name)
+        left -= num_bytes
+    return found
 
 
 def _written(operations: Sequence[tf.Operation]) -> set[str]:

@@ -17,7 +17,7 @@ class LocalParameters:
     A piece takes the memory of the bucket that arrived. One variable for all would need a copy of all buckets.
 
     Args of the constructor:
-        is_whole: Whether there is one piece only, which this process's own optimizer changes.
+        is_whole: Whether there is one piece only: its own optimizer changes it, or several calls of a session use it.
 
     Attributes:
         pieces: float32 variables, vectors that are together `[layout.parameters.size]`.
@@ -30,10 +30,14 @@ class LocalParameters:
         self.pieces = [local_variable(f"parameters_{at}", [size], tf.float32) for at, size in enumerate(sizes)]
         self.values = [piece.read_value() for piece in self.pieces]
 
+    def joined(self, buckets: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+        """The value of each piece, of what was received from all ps."""
+        return [tf.concat(buckets, 0)] if len(self.pieces) < len(buckets) else buckets
+
     def assign(self, received: Sequence[tf.Tensor]) -> list[tf.Operation]:
         """Sets them.
 
         Args:
-            received: As many vectors as there are pieces, each as large as its piece.
+            received: See `joined`.
         """
         return [piece.assign(value, read_value=False) for piece, value in zip(self.pieces, received, strict=True)]

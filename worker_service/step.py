@@ -150,7 +150,7 @@ class StepGraph:
         self.number = v1.placeholder(tf.int64, [], name="number")
         has_microbatches = job.train.accumulate > 1
         self.microbatch = v1.placeholder(tf.int64, [], name="microbatch") if has_microbatches else self.number
-        self._parameters = LocalParameters(layout, is_whole=job.update.mode == "averaging")
+        self._parameters = LocalParameters(layout, job.update.mode == "averaging" or job.train.accumulate > 1)
         self.parameters = self._parameters.pieces
         has_one_step = waits_of(job).has_one_local_step
         self._local_steps = None if has_one_step else local_variable("local_steps", [layout.num_ps], tf.int64)
@@ -196,8 +196,8 @@ class StepGraph:
                 local_steps = tf.unstack(self._local_steps.read_value())
             stamps = [tf.stack([local_step, self.number]) for local_step in local_steps]
         pulled = exchanges.push_and_pull(part.gradients, stamps, states, loss=loss, tables=part.tables)
-        # A bucket can arrive before another one has been read.
-        with tf.control_dependencies([*part.updates, *self._parameters.values]):
+        # A bucket can arrive before another one has been read. All that is created waits for this, so it is one.
+        with tf.control_dependencies([tf.group(*part.updates, *self._parameters.values)]):
             return self._gather(pulled)
 
     @functools.cached_property
@@ -237,7 +237,7 @@ class StepGraph:
         with tf.device(self.state.device):
             buckets = [bucket for segment in pulled for bucket in segment.buckets]
             shards = tf.stack([shard.progress for shard in pulled])
-            vectors = buckets if self._optimizer is None else [tf.concat(buckets, 0)]
+            vectors = self._parameters.joined(buckets)
             kept = self._parameters.assign(vectors)
             if self._optimizer is not None:
                 slots = [tf.concat(parts, 0) for parts in zip(*[shard.slots for shard in pulled], strict=True)]

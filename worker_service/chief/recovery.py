@@ -118,7 +118,8 @@ class Recovery:
                 check_tensors(checkpoint, self._layout)
             return RecoveryResult(checkpoint.generation, checkpoint.step, finished=checkpoint)
         before = [state.generation for state in states]
-        generation = 1 + max([*before, checkpoint.generation if checkpoint else 0])
+        recorded = [each.generation for each in (checkpoint, point) if each is not None]
+        generation = 1 + max([*before, *recorded])
         with disk.reading(self._root):
             generation = next_generation(self._root, generation)
         if checkpoint is None:

@@ -35,7 +35,7 @@ class GraphFrontEnd:
     """A graph program for one worker.
 
     The loss is built twice, each time in a graph of its own: first with real variables, to learn their names and
-    initial values, then with slices of the flat vector in place of the trainable ones. Several losses are built in
+    initial values, then with tensors that are given in place of the trainable ones. Several losses are built in
     their order in the same graph, as in a TensorFlow 1 program: they share variables under TensorFlow's rules.
     """
 

@@ -38,9 +38,12 @@ def transplant(
         if "frame_name" in node.attr:
             # An executor knows the frame of a loop by its name alone, whatever the prefix of its operations is.
             node.attr["frame_name"].s = f"{scope}/".encode() + node.attr["frame_name"].s
+    # An operation may use its value, or only wait for it.
+    given = {placeholder.name: tensor for placeholder, tensor in inputs}
+    given |= {f"^{placeholder.op.name}": tensor for placeholder, tensor in inputs}
     copies: list[Any] = tf.graph_util.import_graph_def(
         graph_def,
-        input_map={placeholder.name: tensor for placeholder, tensor in inputs},
+        input_map=given,
         return_elements=[output.name for output in outputs],
         name=scope,
     )

@@ -138,6 +138,15 @@ def test_what_the_server_has_written_moves_and_the_rest_is_initialized(
         server.run(found["pulled"]._graph_element)
 
 
+def test_variables_move_in_as_few_calls_as_their_sizes_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "MOVED_BYTES", 20)
+    with tf.Graph().as_default():
+        variables = [v1.get_variable(f"of_{size}", [size], use_resource=True) for size in (2, 3, 1, 9, 5, 4)]
+    groups = direct._groups({each.op.name: each for each in variables})
+    assert groups == [["of_2", "of_3"], ["of_1"], ["of_9"], ["of_5"], ["of_4"]]
+    assert direct._groups({}) == []
+
+
 def test_what_the_server_writes_later_moves_again(filled: tuple[DirectPart, v1.Session, dict[str, Any]]) -> None:
     part, server, found = filled
     with part.open(job_of(), [found["pulled"]._graph_element.op], found["initializer"]) as session:

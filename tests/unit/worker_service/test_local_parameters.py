@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -29,10 +31,29 @@ def test_pieces_are_the_buckets_of_all_ps() -> None:
     assert flat.buckets_per_shard > 1
 
 
-def test_an_optimizer_of_this_process_has_one_piece() -> None:
-    with tf.Graph().as_default():
+def test_a_whole_copy_has_one_piece_which_joins_the_buckets() -> None:
+    with tf.Graph().as_default() as graph:
         parameters = LocalParameters(LAYOUT, is_whole=True)
-    assert [piece.shape[0] for piece in parameters.pieces] == [LAYOUT.parameters.size]
+        buckets = [
+            tf.fill([LAYOUT.parameters.bucket_size], float(at)) for at in range(2)
+        ] * LAYOUT.parameters.buckets_per_shard
+        [joined] = parameters.joined(buckets)
+        assert [piece.shape[0] for piece in parameters.pieces] == [LAYOUT.parameters.size] == joined.shape
+        with v1.Session(graph=graph) as session:
+            found = session.run(joined)
+    assert found.reshape(len(buckets), -1)[:, 0].tolist() == [0, 1] * LAYOUT.parameters.buckets_per_shard
+
+
+@pytest.mark.parametrize(
+    ("sections", "num_pieces"),
+    [
+        ({"train": {"accumulate": 2}}, 1),
+        ({"update": {"mode": "averaging", "local_steps": 2}}, 1),
+        ({"update": {"mode": "async"}}, 2),
+    ],
+)
+def test_what_several_calls_use_is_joined_once(sections: dict[str, Any], num_pieces: int) -> None:
+    assert len(step_graph(True, bucket_bytes=1 << 20, **sections).parameters) == num_pieces
 
 
 def test_each_piece_has_the_value_that_was_assigned_last() -> None:
@@ -66,18 +87,27 @@ def test_a_step_reads_all_pieces_before_it_sets_one_and_a_pull_reads_none(has_co
     assert len(reads) == len(sets) == len(step.parameters) > 1
     for each in sets:
         assert reads <= ancestors(each.control_inputs), each.name
+        assert not has_connections or received_as(each) == "PyFunc"
     pulled = ancestors([step.pull.op])
     assert not [each for each in pulled if each.type == "ReadVariableOp" and _is_piece(each, step)]
 
 
-def step_graph(has_connections: bool) -> StepGraph:
-    sections = {"fleet": {"ps": 2, "workers": 2}, "train": {"steps": 2, "batch_size": 4}}
-    job = sample_job(**sections)
+def step_graph(has_connections: bool, bucket_bytes: int = 1024, **sections: Any) -> StepGraph:
+    train = {"steps": 2, "batch_size": 4, **sections.pop("train", {})}
+    job = sample_job(fleet={"ps": 2, "workers": 2}, train=train, **sections)
     program = GraphProgram(loss=exact_graph_program.loss, train=exact_graph_program.train)
     front = front_end(program, job, 2, 1)
-    layout = Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, 1024)
+    layout = Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, bucket_bytes)
     connections = Connections(GREETING, None, "ps", 20.0, unix_sockets=True) if has_connections else None
     return StepGraph(front, job, layout, 1, "run", 1, connections=connections)
+
+
+def received_as(assign: tf.Operation) -> str:
+    """The type of the operation whose output an assignment keeps, with no copy of it in between."""
+    source = assign.inputs[1].op
+    while source.type in ("EnsureShape", "Identity"):
+        source = source.inputs[0].op
+    return str(source.type)
 
 
 def _is_piece(operation: tf.Operation, step: StepGraph) -> bool:

@@ -68,6 +68,15 @@ def test_the_step_at_which_a_generation_began_is_that_of_its_checkpoint(tmp_path
     assert (found(EMPTY, states[1]).generation, found(EMPTY, states[1]).first_step) == (2, 40)
 
 
+def test_a_generation_is_not_that_of_a_point_of_the_history(tmp_path: Path) -> None:
+    """The checkpoints of generation 2 were deleted, so that the run starts again from one of generation 1."""
+    save(tmp_path / "checkpoints", 40)
+    trained(tmp_path, 60, generation=2)
+    context = sample_context(tmp_path, [Ps(EMPTY), Ps(EMPTY)])
+    recovery = Recovery(context, lambda: random_values(1), {}, Events(tmp_path, context.job))
+    assert recovery.recover([EMPTY, EMPTY], last_step=0).generation == 3
+
+
 @pytest.mark.parametrize("who_knows", ["ps", "chief", "history"])
 def test_a_run_that_has_trained_never_starts_again_from_step_0(tmp_path: Path, who_knows: str) -> None:
     """Its checkpoints were deleted: the ps that live, the chief or the history know that steps are missing."""

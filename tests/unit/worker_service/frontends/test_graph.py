@@ -105,6 +105,17 @@ def test_regularizers_and_loops_over_trainable_variables_see_the_parameters() ->
     np.testing.assert_array_equal(stepper.gradients(BATCH)["net/w"], [5, 3])
 
 
+def test_a_loss_may_wait_for_the_parameters() -> None:
+    def loss(batch: Any) -> tf.Tensor:
+        w = v1.get_variable("w", [2], initializer=v1.constant_initializer(3.0))
+        with tf.control_dependencies([w, tf.group(*v1.trainable_variables())]):
+            return tf.reduce_sum(w * tf.constant(2.0))
+
+    stepper = Stepper.of(front_of(loss))
+    assert stepper.run(stepper.graph.loss, BATCH) == 12
+    assert stepper.gradients(BATCH)["w"].tolist() == [2, 2]
+
+
 def test_gathered_rows_give_a_dense_gradient_and_untouched_variables_zeros() -> None:
     def loss(batch: Any) -> tf.Tensor:
         table = v1.get_variable("table", [5, 2], partitioner=v1.fixed_size_partitioner(2))
