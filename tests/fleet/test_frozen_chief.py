@@ -50,6 +50,8 @@ def test_every_call_ends_in_time_and_the_run_takes_calls_again_afterwards(
     with handled(tmp_path, paused=True, fleet={"workers": 2}) as run:
         wait_until(lambda: run.status == "held at step 0", START_SECS, "the run to be held")
         assert run.train(5).result(START_SECS) == 5
+        # What is known of a chief that is frozen is in its log.
+        wait_until(run._channel.logged_step, START_SECS, "the step in the log", done=lambda step: step == 5)
         monkeypatch.setattr(liveness, "ANSWER_SECS", ANSWER_SECS)
         found = [pid for pid in processes(run.folder) if os.readlink(f"/proc/{pid}/fd/1").endswith("worker-0.log")]
         [chief] = [pid for pid in found if os.getsid(pid) == pid]
