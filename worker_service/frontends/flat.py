@@ -30,7 +30,7 @@ def slices(layout: FlatLayout, pieces: Sequence[tf.Tensor]) -> list[tf.Tensor]:
             low, high = max(offset, bounds[number]), min(offset + spec.size, bounds[number + 1])
             parts.append(tf.slice(pieces[number], [low - bounds[number]], [high - low]))
         value = tf.concat(parts, 0) if len(parts) > 1 else parts[0]
-        found.append(tf.reshape(value, spec.shape))
+        found.append(tf.reshape(value, spec.shape, name=spec.name.replace("#", "__")))
     return found
 
 
