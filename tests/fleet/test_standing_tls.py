@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +26,8 @@ from psfleet.layout import row_values
 from psfleet.platforms.standing import commands
 from psfleet.platforms.standing.fleet_folder import FleetFolder, find
 from psfleet.platforms.standing.local import LocalFleets
+from psfleet.platforms.standing.state import FleetState
+from psfleet.polling import wait_until
 from psfleet.service import settings
 from psfleet.tls import certificates
 from psfleet.tls.identity import Identity
@@ -192,3 +196,31 @@ def test_a_script_of_the_command_line_and_a_handle_on_a_run_get_in(lab: FleetFol
         fleet.gates.hurry()
         fleet.wait_for(lambda: run.status != "running", START_SECS, "the end of the run")
         assert fleet.done().status == "done"
+
+
+@pytest.mark.extended
+def test_a_fleet_outlives_its_supervisor(lab: FleetFolder) -> None:
+    before = state(lab)
+    os.kill(before.supervisor, signal.SIGKILL)
+    after = wait_until(
+        lambda: state(lab),
+        START_SECS,
+        "the other supervisor to take over",
+        done=lambda seen: seen.supervisor != before.supervisor,
+    )
+    assert [task.pid for task in after.tasks] == [task.pid for task in before.tasks]
+    assert lab.is_up()
+    [ps] = after.tasks
+    ps.kill()
+    wait_until(
+        lambda: state(lab).tasks[0],
+        START_SECS,
+        "the ps to be started again",
+        done=lambda task: task.restarts == 1 and task.is_alive(),
+    )
+
+
+def state(folder: FleetFolder) -> FleetState:
+    found = folder.state()
+    assert found is not None
+    return found
