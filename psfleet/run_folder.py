@@ -20,8 +20,7 @@ from psfleet.job.callback import STATE_PREFIX
 from psfleet.job.function_program import FILES
 from psfleet.job.job import Job
 from psfleet.polling import wait_until
-from psfleet.report import hold, pictures
-from psfleet.report.history import History
+from psfleet.report import history, hold, pictures
 from psfleet.report.reductions import ReductionLog
 from psfleet.report.schema import EvaluationLog, EventLog, Report
 from psfleet.report.training_metrics import TrainingMetricsLog
@@ -70,7 +69,7 @@ OF_ONE_START = (*OF_ONE_ATTEMPT, STARTED, CONTROL, hold.FILE_NAME, LOGS)
 """Files and subfolders whose content is deleted when a run starts or resumes."""
 OVERWRITTEN = (*REPORTED, *OF_ONE_START)
 """Files and subfolders that every run writes anew or deletes."""
-CONTINUED = (History.FILE_NAME, EvaluationLog.FILE_NAME, TrainingMetricsLog.FILE_NAME, ReductionLog.FILE_NAME)
+CONTINUED = (history.History.FILE_NAME, EvaluationLog.FILE_NAME, TrainingMetricsLog.FILE_NAME, ReductionLog.FILE_NAME)
 """Files that grow while a run trains, which a resumed run continues."""
 ALL_RESULTS = (CHECKPOINTS, TENSORBOARD, PICTURES, PROGRAM, CALLBACKS, *CONTINUED, *OVERWRITTEN)
 """Files and subfolders whose content `--fresh` deletes."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -56,7 +55,7 @@ class ChainedTensors(TwoTensors):
     num_called = 0
     never = threading.Event()
 
-    def build(self, layout: Layout, parameters: Sequence[tf.Tensor], *_: object, **__: object) -> TrainingGraph:
+    def build(self, layout: Layout, parameters: Any, *_: object, **__: object) -> TrainingGraph:
         """See `FrontEnd`."""
         del layout
         x, blocked = tf.compat.v1.placeholder(tf.float32, []), tf.compat.v1.placeholder(tf.int32, [])
@@ -70,8 +69,7 @@ class ChainedTensors(TwoTensors):
         value = x
         for _ in range(CHAIN):
             value = tf.ensure_shape(tf.numpy_function(link, [value, blocked], tf.float32), [])
-        vector = tf.concat(parameters, 0)
-        gradients = tuple(value * (1 + part / 8) for part in (vector[SIZE:], vector[:SIZE]))
+        gradients = tuple(value * (1 + part / 8) for part in reversed(tf.split(tf.concat(parameters, 0), 2)))
         return TrainingGraph((x, blocked), tf.zeros([]), gradients, (), (), None)
 
 

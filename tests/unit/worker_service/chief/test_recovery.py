@@ -55,17 +55,12 @@ def test_after_a_loss_the_newest_checkpoint_is_restored(tmp_path: Path) -> None:
 def test_the_step_at_which_a_generation_began_is_that_of_its_checkpoint(tmp_path: Path) -> None:
     """A replaced chief finds the generation running, which has trained since."""
     save(tmp_path / "checkpoints", 40)
-    states = [shard_state(55), shard_state(55)]
-    for state in states:
-        state.first_step = 40
-
-    def found(*states: Any) -> RecoveryResult:
+    trained = shard_state(55)
+    trained.first_step = 40
+    for states, generation in ([trained, trained], 1), ([EMPTY, trained], 2):
         context = sample_context(tmp_path, [Ps(state) for state in states])
         recovery = Recovery(context, lambda: random_values(1), {}, Events(tmp_path, context.job))
-        return recovery.recover(states, last_step=55)
-
-    assert (found(*states).generation, found(*states).first_step) == (1, 40)
-    assert (found(EMPTY, states[1]).generation, found(EMPTY, states[1]).first_step) == (2, 40)
+        assert recovery.recover(states, last_step=55) == RecoveryResult(generation, 40)
 
 
 def test_a_generation_is_not_that_of_a_point_of_the_history(tmp_path: Path) -> None:
