@@ -37,7 +37,10 @@ logger = logging.getLogger("psfleet.chief")
 
 @dataclass(frozen=True)
 class RecoveryResult:
-    """The fleet's generation and the step at which it began; `finished`: the checkpoint of the final step, if any."""
+    """The fleet's generation, and the step at which it began.
+
+    If the run is over already, `finished` is the checkpoint of the final step, and `first_step` is that step.
+    """
 
     generation: int
     first_step: int
