@@ -15,13 +15,14 @@ import pytest
 import tensorflow as tf
 from support.command_line import Psfleet
 from support.commands import standing
+from support.standing_folder import state_of
 
 import psfleet
 from psfleet.errors import LostPeerError
 from psfleet.job.sections import Device
 from psfleet.platforms.standing import commands
 from psfleet.platforms.standing.fleet_folder import FleetFolder, find
-from psfleet.platforms.standing.state import FleetState, TaskState
+from psfleet.platforms.standing.state import TaskState
 from psfleet.polling import wait_until
 from psfleet.processes.identity import send_signal
 from psfleet.service import settings
@@ -66,9 +67,9 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FleetFolder]:
         # A command that ends: what it leaves is not below this process.
         up = subprocess.run([*COMMAND, "fleet", "up", str(file)], capture_output=True, text=True, check=False)
         assert (up.returncode, up.stdout) == (0, "lab: up, 1 ps and 1 worker\n"), up.stderr
-        started = state(find("lab"))
+        started = state_of(find("lab"))
         yield find("lab")
-        last = state(find("lab"))
+        last = state_of(find("lab"))
         commands.down("lab")
         assert not any(task.is_alive() for task in (*started.tasks, *last.tasks))
         assert not find_or_none("lab")
@@ -88,15 +89,9 @@ def find_or_none(name: str) -> FleetFolder | None:
         return None
 
 
-def state(folder: FleetFolder) -> FleetState:
-    found = folder.state()
-    assert found is not None
-    return found
-
-
 def serving(folder: FleetFolder, role: str, restarts: int) -> TaskState | None:
     """The task of a role once it serves after a number of restarts."""
-    task = next(task for task in state(folder).tasks if task.role == role)
+    task = next(task for task in state_of(folder).tasks if task.role == role)
     is_serving = task.restarts == restarts and task.is_alive() and not problem(task.control_port)
     return task if is_serving else None
 
@@ -120,11 +115,11 @@ def test_a_fleet_that_is_up_is_listed_and_not_started_again(lab: FleetFolder, ps
     ]
     file = lab.file()
     assert file is not None
-    before = state(lab).model_dump()
+    before = state_of(lab).model_dump()
     assert commands.up(file).name == "lab"
     with pytest.raises(psfleet.errors.UsageError, match="fleet lab is up with other settings"):
         commands.up(file.model_copy(update={"device": Device(intra_op_threads=1)}))
-    assert state(lab).model_dump() == before
+    assert state_of(lab).model_dump() == before
     assert lab.path.stat().st_mode & 0o077 == 0
 
 
@@ -177,13 +172,13 @@ def test_a_run_trains_on_the_ps_of_a_standing_fleet(lab: FleetFolder, tmp_path: 
         ROOT / "examples/linear/job.yaml", out=tmp_path, overrides=options, fleet="lab", listener=lambda entry: None
     )
     assert (report.status, report.final_step) == ("done", 20), report.error
-    assert all(task.restarts == 0 for task in state(lab).tasks)
+    assert all(task.restarts == 0 for task in state_of(lab).tasks)
 
 
 @pytest.mark.extended
 def test_a_client_whose_session_is_slow_to_close_ends_with_its_own_exit_code(lab: FleetFolder, tmp_path: Path) -> None:
     # One that does not run has the number 0, which would stop this process.
-    ps = wait_until(lambda: state(lab).tasks[0], SECS, "the ps to run", done=lambda task: task.is_alive())
+    ps = wait_until(lambda: state_of(lab).tasks[0], SECS, "the ps to run", done=lambda task: task.is_alive())
     script = tmp_path / "client.py"
     script.write_text(SLOW_CLOSE.format(ps=ps.pid))
     command = [*COMMAND, "run", str(script), "--fleet", "lab"]
@@ -193,7 +188,7 @@ def test_a_client_whose_session_is_slow_to_close_ends_with_its_own_exit_code(lab
 
 def test_a_client_is_told_when_a_ps_was_killed_and_can_use_the_next_one(lab: FleetFolder, fleet: Fleet) -> None:
     queue = fleet.queue("waits", [tf.int64], [[]])
-    ps = state(lab).tasks[0]
+    ps = state_of(lab).tasks[0]
     send_signal(ps.pid, ps.identity)
     began = time.monotonic()
     with pytest.raises(LostPeerError, match=r"ps 0 (of fleet lab has gone away|at .*refused)"):

@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 from support.local_fleet import START_SECS, Fleet, training
 from support.programs.counting_program import NAMES
+from support.standing_folder import state_of
 
 import psfleet
 from psfleet.checkpoint.tensors import read_tensors
@@ -83,9 +84,8 @@ def test_two_runs_on_one_fleet_go_back_to_their_checkpoints_when_a_ps_dies_and_e
         queue = client.queue("waits", [tf.int64], [[]], device=client.device("ps", lost))
         waiting = threads.submit(queue.dequeue)
         queue.size()
-        state = lab.state()
-        assert state is not None
-        send_signal(state.tasks[lost].pid, state.tasks[lost].identity)
+        task = state_of(lab).tasks[lost]
+        send_signal(task.pid, task.identity)
         killed = time.monotonic()
         with pytest.raises(LostPeerError, match=rf"ps {lost} (of fleet lab has gone away|at .*refused)"):
             waiting.result(NOTICE_SECS)
@@ -101,6 +101,4 @@ def test_two_runs_on_one_fleet_go_back_to_their_checkpoints_when_a_ps_dies_and_e
             tensors = read_tensors(each.checkpoint())
             for tensor in NAMES:
                 np.testing.assert_array_equal(np.unique(tensors[tensor]), [-STEPS * RATES[name]], err_msg=name)
-    after = lab.state()
-    assert after is not None
-    assert [task.restarts for task in after.tasks] == [int(index == lost) for index in range(2)]
+    assert [task.restarts for task in state_of(lab).tasks] == [int(index == lost) for index in range(2)]

@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 from support.local_fleet import START_SECS, training
+from support.standing_folder import state_of
 
 import psfleet
 from psfleet.addresses import Address
@@ -26,7 +27,6 @@ from psfleet.layout import row_values
 from psfleet.platforms.standing import commands
 from psfleet.platforms.standing.fleet_folder import FleetFolder, find
 from psfleet.platforms.standing.local import LocalFleets
-from psfleet.platforms.standing.state import FleetState
 from psfleet.polling import wait_until
 from psfleet.service import settings
 from psfleet.tls import certificates
@@ -200,10 +200,10 @@ def test_a_script_of_the_command_line_and_a_handle_on_a_run_get_in(lab: FleetFol
 
 @pytest.mark.extended
 def test_a_fleet_outlives_its_supervisor(lab: FleetFolder) -> None:
-    before = state(lab)
+    before = state_of(lab)
     os.kill(before.supervisor, signal.SIGKILL)
     after = wait_until(
-        lambda: state(lab),
+        lambda: state_of(lab),
         START_SECS,
         "the other supervisor to take over",
         done=lambda seen: seen.supervisor != before.supervisor,
@@ -213,14 +213,8 @@ def test_a_fleet_outlives_its_supervisor(lab: FleetFolder) -> None:
     [ps] = after.tasks
     ps.kill()
     wait_until(
-        lambda: state(lab).tasks[0],
+        lambda: state_of(lab).tasks[0],
         START_SECS,
         "the ps to be started again",
         done=lambda task: task.restarts == 1 and task.is_alive(),
     )
-
-
-def state(folder: FleetFolder) -> FleetState:
-    found = folder.state()
-    assert found is not None
-    return found

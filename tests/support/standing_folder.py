@@ -1,4 +1,4 @@
-"""Folders of standing fleets of this machine, of which no process is started."""
+"""Folders of standing fleets of this machine: their state, and those of which no process is started."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ from psfleet.processes.identity import identity
 from psfleet.service import settings
 
 TWO_PS = FleetFile.model_validate({"name": "lab", "fleet": {"ps": 2}})
+
+
+def state_of(folder: FleetFolder) -> FleetState:
+    """What the supervisor of a fleet has recorded last."""
+    found = folder.state()
+    assert found is not None
+    return found
 
 
 def folder_of(file: FleetFile, user: Path, patch: pytest.MonkeyPatch) -> FleetFolder:
