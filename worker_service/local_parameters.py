@@ -17,7 +17,8 @@ class LocalParameters:
     A piece takes the memory of the bucket that arrived. One variable for all would need a copy of all buckets.
 
     Args of the constructor:
-        is_whole: Whether there is one piece only: its own optimizer changes it, or several calls of a session use it.
+        is_whole: Whether there is one piece only: for an optimizer that changes it, or for steps of several calls, each
+            of which would join the tensors in several pieces again.
 
     Attributes:
         pieces: float32 variables, vectors that are together `[layout.parameters.size]`.
@@ -30,14 +31,10 @@ class LocalParameters:
         self.pieces = [local_variable(f"parameters_{at}", [size], tf.float32) for at, size in enumerate(sizes)]
         self.values = [piece.read_value() for piece in self.pieces]
 
-    def joined(self, buckets: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """The value of each piece, of what was received from all ps."""
-        return [tf.concat(buckets, 0)] if len(self.pieces) < len(buckets) else buckets
+    def joined(self, received: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+        """The new value of each piece, of the buckets of all ps in their order."""
+        return [tf.concat(received, 0)] if len(self.pieces) < len(received) else received
 
-    def assign(self, received: Sequence[tf.Tensor]) -> list[tf.Operation]:
-        """Sets them.
-
-        Args:
-            received: See `joined`.
-        """
-        return [piece.assign(value, read_value=False) for piece, value in zip(self.pieces, received, strict=True)]
+    def assign(self, values: Sequence[tf.Tensor]) -> list[tf.Operation]:
+        """Sets each piece; `values` are as of `joined`."""
+        return [piece.assign(value, read_value=False) for piece, value in zip(self.pieces, values, strict=True)]
