@@ -168,8 +168,7 @@ class StepGraph:
         if job.update.mode != "averaging":
             return None
         average = local_variable("average", [layout.parameters.size], tf.float32)
-        (parameters,) = self._parameters.pieces
-        return LocalOptimizer(job, layout.parameters, parameters, average, self.number, update, slots)
+        return LocalOptimizer(job, layout.parameters, self.parameters[0], average, self.number, update, slots)
 
     @functools.cached_property
     def await_step(self) -> tf.Tensor:
@@ -195,9 +194,10 @@ class StepGraph:
             else:
                 local_steps = tf.unstack(self._local_steps.read_value())
             stamps = [tf.stack([local_step, self.number]) for local_step in local_steps]
+            # A bucket can arrive before another one has been read. All that follows waits for it, so it is one.
+            done = tf.group(*part.updates, *self._parameters.values)
         pulled = exchanges.push_and_pull(part.gradients, stamps, states, loss=loss, tables=part.tables)
-        # A bucket can arrive before another one has been read. All that is created waits for this, so it is one.
-        with tf.control_dependencies([tf.group(*part.updates, *self._parameters.values)]):
+        with tf.control_dependencies([done]):
             return self._gather(pulled)
 
     @functools.cached_property

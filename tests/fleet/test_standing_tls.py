@@ -216,5 +216,5 @@ def test_a_fleet_outlives_its_supervisor(lab: FleetFolder) -> None:
         lambda: state_of(lab).tasks[0],
         START_SECS,
         "the ps to be started again",
-        done=lambda task: task.restarts == 1 and task.is_alive(),
+        done=lambda task: task.restarts == ps.restarts + 1 and task.is_alive(),
     )

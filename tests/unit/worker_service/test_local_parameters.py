@@ -92,10 +92,31 @@ def test_a_step_reads_all_pieces_before_it_sets_one_and_a_pull_reads_none(has_co
     assert not [each for each in pulled if each.type == "ReadVariableOp" and _is_piece(each, step)]
 
 
-def step_graph(has_connections: bool, bucket_bytes: int = 1024, **sections: Any) -> StepGraph:
+@pytest.mark.parametrize("has_connections", [False, True])
+def test_what_a_step_waits_for_is_on_the_worker_wherever_the_program_updates_its_state(has_connections: bool) -> None:
+    """An operation without a device is placed on the first ps."""
+
+    def loss(batch: Any) -> tf.Tensor:
+        count = v1.get_variable("count", [], initializer=v1.zeros_initializer(), trainable=False, use_resource=True)
+        with tf.device("/device:CPU:0"):
+            v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, count.assign_add(1.0, read_value=False))
+        return exact_graph_program.loss(batch)
+
+    step = step_graph(has_connections, loss=loss)
+    [fetched] = step.steps
+    waited = [each for each in ancestors(tensor.op for tensor in fetched) if each.type == "NoOp"]
+    assert waited
+    assert {each.device.rpartition("/device")[0] or each.device for each in waited} == {
+        f"/job:{step.worker_job}/task:1"
+    }
+
+
+def step_graph(
+    has_connections: bool, bucket_bytes: int = 1024, loss: Any = exact_graph_program.loss, **sections: Any
+) -> StepGraph:
     train = {"steps": 2, "batch_size": 4, **sections.pop("train", {})}
     job = sample_job(fleet={"ps": 2, "workers": 2}, train=train, **sections)
-    program = GraphProgram(loss=exact_graph_program.loss, train=exact_graph_program.train)
+    program = GraphProgram(loss=loss, train=exact_graph_program.train)
     front = front_end(program, job, 2, 1)
     layout = Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, bucket_bytes)
     connections = Connections(GREETING, None, "ps", 20.0, unix_sockets=True) if has_connections else None
