@@ -1,18 +1,21 @@
-"""Connections that carry arrays, for contenders that use no library for them: Unix sockets at 127.0.0.1, or TCP."""
+"""Connections that carry arrays, for contenders that use no library for them: TCP, or at 127.0.0.1 shared memory."""
 
 from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from psfleet.addresses import Address
-from psfleet.exchange.connection import send_pieces, set_options
+from psfleet.exchange.connection import Connection, send_pieces, set_options
+from psfleet.exchange.message_layout import MessageLayout, TensorKind
+from psfleet.exchange.shared_memory import FilledMemory, ReceivedMemory
 from psfleet.exchange.unix_sockets import connected_beside, listening_beside
 
 CONNECT_SECS = 120.0
+DONE = b"d"
 
 
 class Link:
@@ -46,22 +49,66 @@ class Link:
         self._socket.close()
 
 
-def accepted(address: Address, count: int) -> list[Link]:
+class SharedLink:
+    """A Unix socket between two processes, each of which has an array that the other one fills.
+
+    Args of the constructor, which waits for the other end's:
+        connection: A Unix socket.
+        size: Of the array of this end.
+
+    Attributes:
+        array: float32 `[size]`, at an address that TensorFlow takes a feed from without a copy.
+    """
+
+    def __init__(self, connection: socket.socket, size: int) -> None:
+        self._connection = Connection(connection)
+        self._connection.set_timeout(None)
+        received = ReceivedMemory({"": MessageLayout([TensorKind(np.dtype(np.float32), size)])})
+        received.share(self._connection)
+        self._filled = FilledMemory.received(self._connection)
+        (self.array,) = received.arrived("", received.free(""))
+
+    def send(self, pieces: Sequence[np.ndarray], first: int = 0) -> None:
+        """Copies arrays one after the other into the array of the other end, from an element on, and says so.
+
+        Raises:
+            RuntimeError: There is no shared memory.
+        """
+        layout = MessageLayout([TensorKind(np.dtype(np.float32), sum(map(len, pieces)))])
+        if not self._filled.put(first * 4, layout, pieces):
+            raise RuntimeError("there is no shared memory")
+        self._connection.send([DONE])
+
+    def wait(self) -> np.ndarray:
+        """Waits until the other end has filled the array, which is returned.
+
+        Raises:
+            OSError: The other end is closed.
+        """
+        self._connection.receive(len(DONE))
+        return self.array
+
+    def close(self) -> None:
+        """Closes this end."""
+        self._connection.close()
+
+
+def accepted(address: Address, count: int) -> list[socket.socket]:
     """The connections of that many workers."""
     unix = listening_beside(address.port) if address.is_loopback else None
     with unix or socket.create_server((address.host, address.port)) as server:
         server.settimeout(CONNECT_SECS)
-        return [Link(server.accept()[0]) for _ in range(count)]
+        return [server.accept()[0] for _ in range(count)]
 
 
-def connected(address: Address) -> Link:
+def connected(address: Address) -> socket.socket:
     """A connection with an owner, which may not listen yet."""
     deadline = time.monotonic() + CONNECT_SECS
     while True:
         if address.is_loopback and (unix := connected_beside(address.port, CONNECT_SECS)):
-            return Link(unix)
+            return unix
         try:
-            return Link(socket.create_connection((address.host, address.port), CONNECT_SECS))
+            return socket.create_connection((address.host, address.port), CONNECT_SECS)
         except ConnectionRefusedError:
             if time.monotonic() > deadline:
                 raise

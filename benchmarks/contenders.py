@@ -46,15 +46,15 @@ def stock(workload: Workload) -> Measures:
         return measured(children, workers, cpu, workload, gradients=NUM_WORKERS)
 
 
-def sockets(workload: Workload, *, is_colocated: bool = False) -> Measures:
-    """Bare sockets, 2 workers + 1 ps; colocated: 2 workers, each of which owns a half of the parameters."""
+def bare(workload: Workload, *, is_colocated: bool = False) -> Measures:
+    """Shared memory alone, 2 workers + 1 ps; colocated: 2 workers, each of which owns a half of the parameters."""
     owners = [address.data for address in free_addresses(NUM_WORKERS if is_colocated else 1)]
-    command = [*_with_memory("benchmarks.bare_sockets"), "--owners", json.dumps(owners)]
+    command = [*_with_memory("benchmarks.bare_ps"), "--owners", json.dumps(owners)]
     command += ["--workload", workload.to_json()]
     with Children() as children, cpu_time(children.pids) as cpu:
         if not is_colocated:
-            children.start("sockets-ps", [*command, "--index=-1"])
-        workers = [children.start(f"sockets-{index}", [*command, f"--index={index}"]) for index in range(NUM_WORKERS)]
+            children.start("bare-ps", [*command, "--index=-1"])
+        workers = [children.start(f"bare-{index}", [*command, f"--index={index}"]) for index in range(NUM_WORKERS)]
         return measured(children, workers, cpu, workload, gradients=NUM_WORKERS)
 
 

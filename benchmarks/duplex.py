@@ -31,8 +31,9 @@ def main() -> None:
     parent = ParentPipe()
     with ThreadPoolExecutor(1) as pool:
         accepting = pool.submit(accepted, args.own, args.accept) if args.accept else None
-        links = [connected(Address.parse(text)) for text in args.connect]
-        links += accepting.result() if accepting is not None else []
+        sockets = [connected(Address.parse(text)) for text in args.connect]
+        sockets += accepting.result() if accepting is not None else []
+    links = [Link(each) for each in sockets]
     parent.report(**dataclasses.asdict(time_steps(Steps(links, args.floats).step, args.workload)))
     parent.wait_for_line("the end", CONNECT_SECS)
 

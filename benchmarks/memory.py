@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-import os
+import re
 import statistics
 import sys
 import tempfile
@@ -32,7 +32,10 @@ SAMPLE_SECS = 0.25
 GROWTH = 1.02
 """What the memory in the last tenth of the steps is at most, divided by that in the second tenth."""
 MEASURE = "memory_mb"
-TEXT = """Memory of the ps that is resident and not of mapped files (`RssAnon` of Linux), with 2 workers and Adam.
+RESIDENT = re.compile(r"^(?:RssAnon|RssShmem):\s*(\d+) kB$", re.MULTILINE)
+"""In `/proc/PID/status`."""
+TEXT = """Memory of the ps that is resident and not of files on disk (`RssAnon` and `RssShmem` of Linux), with 2 workers
+and Adam. It includes what the ps shares with the workers of its machine, their own memory for replies, too.
 Gradients are constants, and nothing is computed. The memory varies with the messages that are under way: a figure is
 the median of four samples a second over a tenth of the steps. `parameters and slots` is what the ps has to hold; the
 memory of a ps with 1,000 parameters is that of Python and TensorFlow. While a checkpoint is made, which these runs do
@@ -118,10 +121,10 @@ def train(trained: Workload) -> tuple[float, float]:
 
 
 class ResidentMemory:
-    """Samples of the resident memory of a process, without that of mapped files."""
+    """Samples of the resident memory of a process, without that of mapped files on disk."""
 
     def __init__(self, pid: int) -> None:
-        self._file = Path(f"/proc/{pid}/statm")
+        self._file = Path(f"/proc/{pid}/status")
         self._samples: list[tuple[float, float]] = []
 
     def between(self, times: Mapping[int, float], first: int, last: int) -> float:
@@ -143,10 +146,10 @@ class ResidentMemory:
     def sample(self) -> None:
         """Adds a sample of now, if the process has not ended."""
         with suppress(OSError):
-            resident, of_files = map(int, self._file.read_text().split()[1:3])
+            found = RESIDENT.findall(self._file.read_text())
             # A process that has ended, and was not waited for, has none.
-            if resident:
-                self._samples.append((time.time(), (resident - of_files) * os.sysconf("SC_PAGE_SIZE") / 1e6))
+            if found:
+                self._samples.append((time.time(), sum(map(int, found)) * 1024 / 1e6))
 
 
 if __name__ == "__main__":

@@ -33,16 +33,16 @@ SYNC_GOALS = (
     Comparison("psfleet", "stock", 0.5),
     Comparison("psfleet colocated", "stock", 0.5),
     Comparison("psfleet", "compute"),
-    Comparison("psfleet", "sockets"),
+    Comparison("psfleet", "bare"),
     Comparison("psfleet", "psfleet TCP"),
-    Comparison("psfleet colocated", "sockets colocated"),
+    Comparison("psfleet colocated", "bare colocated"),
     Comparison("psfleet", "runtime"),
     Comparison("runtime", "ddp"),
     Comparison("runtime", "ray"),
     Comparison("runtime", "stock"),
-    Comparison("sockets", "ddp"),
-    Comparison("sockets", "ray"),
-    Comparison("sockets", "stock"),
+    Comparison("bare", "ddp"),
+    Comparison("bare", "ray"),
+    Comparison("bare", "stock"),
 )
 GOALS = {
     128: (
@@ -60,11 +60,11 @@ GOALS = {
     ),
 }
 TEXT = """A ReLU MLP 784-hidden-hidden-10, batch {batch} per worker, {optimizer}, 2 workers and 1 ps on loopback.
-`colocated` is psfleet with a ps in each worker (`fleet.colocate`), `TCP` psfleet without Unix sockets
-(`fleet.unix_sockets: false`). `compute` is one process without a ps. `sockets` is the least that a ps must do:
-TensorFlow's gradient and update, and between them bytes over Unix sockets, without an RPC library, counts, checks or
-recovery. The other contenders' processes use TCP, those of `ray` shared memory, too. `runtime` is the same as `sockets`
-in TensorFlow's runtime: a ps that consists of queues and one variable. `stock` is the recipe of TensorFlow 1
+`colocated` is psfleet with a ps in each worker (`fleet.colocate`), `TCP` psfleet without Unix sockets and shared
+memory (`fleet.unix_sockets: false`). `compute` is one process without a ps. `bare` is the least that a ps must do:
+TensorFlow's gradient and update, and between them one copy of each into shared memory, without an RPC library, counts,
+checks or recovery. The other contenders' processes use TCP, those of `ray` shared memory, too. `runtime` is the same as
+`bare` in TensorFlow's runtime: a ps that consists of queues and one variable. `stock` is the recipe of TensorFlow 1
 (`replica_device_setter`, `SyncReplicasOptimizer`, `MonitoredTrainingSession`), `ddp` PyTorch's DistributedDataParallel
 with gloo, `ray` two actors that train with TensorFlow and whose weights are averaged after each step, `ps_strategy`
 TensorFlow 2's ParameterServerStrategy with a coordinator. Steps of `psfleet async` and `ps_strategy` are global steps,
@@ -108,8 +108,8 @@ def plan(hidden: int, args: argparse.Namespace) -> Plan:
         Contender("psfleet", partial(psfleet, workload, args.overrides)),
         Contender("psfleet TCP", partial(psfleet, workload, [*args.overrides, TCP])),
         Contender("psfleet colocated", partial(psfleet, workload, [*args.overrides, *COLOCATED])),
-        Contender("sockets", partial(contenders.sockets, workload)),
-        Contender("sockets colocated", partial(contenders.sockets, workload, is_colocated=True)),
+        Contender("bare", partial(contenders.bare, workload)),
+        Contender("bare colocated", partial(contenders.bare, workload, is_colocated=True)),
         Contender("runtime", partial(contenders.runtime, workload)),
         Contender("stock", partial(contenders.stock, workload)),
         Contender("ddp", partial(starting.ddp, workload), "torch"),

@@ -21,15 +21,15 @@ GOALS = (
     Comparison("psfleet", "psfleet, one variable", 1.05),
     Comparison("psfleet", "ddp"),
     Comparison("psfleet colocated", "ddp"),
-    Comparison("psfleet", "sockets"),
-    Comparison("psfleet colocated", "sockets colocated"),
+    Comparison("psfleet", "bare"),
+    Comparison("psfleet colocated", "bare colocated"),
     Comparison("psfleet", "runtime"),
     Comparison("runtime", "stock"),
-    Comparison("sockets", "stock"),
+    Comparison("bare", "stock"),
 )
 TEXT = """{number} variables with the shapes of ResNet-50's, {parameters:,} parameters, gradient descent, 2 workers
 and 1 ps on loopback. A step waits {wait_ms} ms instead of computing, and each gradient is a constant: this is the
-data plane alone. `one variable` has the same number of parameters. `psfleet colocated`, `sockets` and `runtime` are as
+data plane alone. `one variable` has the same number of parameters. `psfleet colocated`, `bare` and `runtime` are as
 in the first table."""
 
 
@@ -48,8 +48,8 @@ def main() -> int:
         Contender("psfleet", partial(psfleet, many)),
         Contender("psfleet, one variable", partial(psfleet, one)),
         Contender("psfleet colocated", partial(psfleet, many, COLOCATED)),
-        Contender("sockets", partial(contenders.sockets, many)),
-        Contender("sockets colocated", partial(contenders.sockets, many, is_colocated=True)),
+        Contender("bare", partial(contenders.bare, many)),
+        Contender("bare colocated", partial(contenders.bare, many, is_colocated=True)),
         Contender("runtime", partial(contenders.runtime, many)),
         Contender("stock", partial(contenders.stock, many)),
         Contender("ddp", partial(starting.ddp, many), "torch"),

@@ -13,12 +13,13 @@ import tensorflow.compat.v1 as v1
 from ps_service.segment_variables import segment_variables
 from ps_service.shard_plan import ShardPlan
 from ps_service.worker_record import CHIEF
-from psfleet.exchange.buffers import BufferPool, TensorKind
+from psfleet.exchange.buffers import BufferPool
+from psfleet.exchange.message_layout import MessageLayout
 from psfleet.layout.segments import Segment
 from psfleet.tf import ShardVariables, container_name, shard_segments
 from psfleet.tf.optimizer_slots import exchanged_slots
 from psfleet.tf.own_session import OwnSession, repeat_refused, unoptimized
-from psfleet.tf.ps_half import PsHalf, rounded, with_zeros
+from psfleet.tf.ps_half import PsHalf, buckets_of, pushed_kinds, rounded, with_zeros
 from psfleet.tf.repeated_call import RepeatedCall
 from psfleet.tf.state_wire import StateWire
 from psfleet.tf.waits import waits_of
@@ -64,12 +65,14 @@ class _Made:
 
     Attributes:
         pushed: The tensors of a push, which are fed.
+        layout: Of these.
         stamped: Its stamp once it is enqueued; fed, the reply is that to a push before.
         reply: The tensors of the reply.
         is_split: Whether push and reply are two calls.
     """
 
     pushed: list[tf.Tensor]
+    layout: MessageLayout
     stamped: tf.Tensor
     reply: list[tf.Tensor]
     is_split: bool
@@ -124,13 +127,19 @@ class ExchangeGraph:
         with self._lock:
             if key not in self._calls:
                 made = self._made[key]
-                kinds = [
-                    TensorKind(np.dtype(each.dtype.as_numpy_dtype), each.shape.num_elements()) for each in made.pushed
-                ]
                 push = self._prepared([made.stamped], made.pushed) if made.is_split else None
                 pull = self._prepared(made.reply, [made.stamped] if made.is_split else made.pushed)
-                self._calls[key] = ExchangeCall(BufferPool(kinds), push, pull)
+                self._calls[key] = ExchangeCall(BufferPool(made.layout.kinds), push, pull)
             return self._calls[key]
+
+    def layouts(self, worker: int) -> dict[tuple[int, int], MessageLayout]:
+        """The tensors of the pushes of a worker, by segment and loss."""
+        found: dict[tuple[int, int], MessageLayout] = {}
+        for (segment, loss, is_chief), made in self._made.items():
+            if worker == CHIEF or not is_chief:
+                # The chief's follow those of others.
+                found[segment, loss] = made.layout
+        return found
 
     def _prepared(self, fetches: Sequence[tf.Tensor], feeds: Sequence[tf.Tensor]) -> Callable[..., list[np.ndarray]]:
         """Not a callable of TensorFlow, which a server gets as a message: with copies of all tensors."""
@@ -141,12 +150,13 @@ class ExchangeGraph:
         self._session.close()
 
     def _exchange(self, variables: ShardVariables, segment: Segment, half: PsHalf, loss: int, is_chief: bool) -> _Made:
-        own = [bucket for bucket in segment.buckets if bucket.loss == loss]
+        own = buckets_of(segment, loss)
         state_wire = StateWire(variables.state_ranges, is_chief, tf.uint8)
-        stamp = v1.placeholder(tf.int64, [2 + len(variables.scalars)])
-        states = [v1.placeholder(tf.uint8, [size]) for size in state_wire.push_sizes]
-        buckets = [v1.placeholder(self._wire, [bucket.size]) for bucket in own]
-        slots = [v1.placeholder(tf.float32, [bucket.size]) for _ in variables.slots for bucket in own]
+        layout = MessageLayout(pushed_kinds(variables, own, state_wire, self._wire))
+        pushed = [v1.placeholder(kind.dtype, [kind.size]) for kind in layout.kinds]
+        stamp, *rest = pushed
+        states = [rest.pop(0) for _ in state_wire.push_sizes]
+        buckets, slots = rest[: len(own)], rest[len(own) :]
         arrived = [tf.cast(bucket, tf.float32) for bucket in buckets] + slots
         arrived_state, _ = state_wire.pushed(states[0] if states else tf.zeros([0], tf.uint8))
         arrived = [*with_zeros(segment.buckets, own, arrived), *arrived_state]
@@ -161,4 +171,4 @@ class ExchangeGraph:
         progress, values, state, words = half.read([waited])
         numbers = tf.concat([progress, words], 0) if variables.scalars else progress
         reply = [numbers, *state_wire.pull(state), *rounded(variables, values, self._wire)]
-        return _Made([stamp, *states, *buckets, *slots], stamped, reply, is_split)
+        return _Made(pushed, layout, stamped, reply, is_split)

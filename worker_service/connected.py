@@ -10,12 +10,15 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 from tensorflow.python.ops import script_ops
 
-from psfleet.exchange.buffers import BufferPool, TensorKind
+from psfleet.exchange.buffers import BufferPool
+from psfleet.exchange.message_layout import MessageLayout, TensorKind
 from psfleet.job.job import Job
 from psfleet.layout import FlatLayout, Layout
+from psfleet.tf.ps_half import buckets_of, pushed_kinds
 from psfleet.tf.state_wire import StateWire
 from worker_service.connections import Connections
 from worker_service.frontends.flat import elements
+from worker_service.ps_peer import Messages
 from worker_service.pulled import Pulled, split
 from worker_service.push_pull import Exchange
 
@@ -66,10 +69,19 @@ class ConnectedSegment:
 
         A bucket is several tensors, with zeros for its gaps: nothing copies them into one.
         """
-        own = [bucket for bucket in self.segment.buckets if bucket.loss == loss]
+        own = buckets_of(self.segment, loss)
         parts = [part for bucket in own for part in elements(self._layout, gradients, bucket)]
         of_slots = [slot[bucket.start : bucket.stop] for slot in slots for bucket in own]
         return [stamp, *self._state_wire.push(state), *[tf.cast(part, self._wire) for part in parts], *of_slots]
+
+    @property
+    def losses(self) -> range:
+        """Those of the job."""
+        return range(max(1, len(self._layout.losses)))
+
+    def pushed(self, loss: int) -> list[TensorKind]:
+        """What the ps takes a push for."""
+        return pushed_kinds(self._variables, buckets_of(self.segment, loss), self._state_wire, self._wire)
 
     @property
     def reply(self) -> list[TensorKind]:
@@ -129,10 +141,18 @@ class ConnectedExchanges:
         for shard, of_shard in enumerate(exchanges):
             if shard != own_shard:
                 own = [ConnectedSegment(layout.parameters, each, index, wire) for each in of_shard]
-                connections.expect(shard, [BufferPool(each.reply) for each in own])
+                connections.expect(shard, self._messages(own))
                 self._segments += own
         # TensorFlow's registry keeps weak references.
         self._functions: list[_ArrayFunction] = []
+
+    @staticmethod
+    def _messages(of_shard: Sequence[ConnectedSegment]) -> Messages:
+        """Those between this worker and a ps."""
+        pushes = {
+            (each.segment.index, loss): MessageLayout(each.pushed(loss)) for each in of_shard for loss in each.losses
+        }
+        return Messages(pushes, [BufferPool(each.reply) for each in of_shard])
 
     def push_and_pull(
         self,

@@ -20,8 +20,8 @@ from psfleet.exchange.connection import SILENT_SECS, Connection
 from psfleet.exchange.messages import Answer, Greeting, receive_text, send_text
 from psfleet.exchange.tls import EncryptedSocket, client_context
 from psfleet.exchange.unix_sockets import connected_beside
-from worker_service.ps_peer import Peer, Pools
-from worker_service.session_errors import CONNECTION, LOST, UnreachableError
+from worker_service.ps_peer import Messages, Peer
+from worker_service.session_errors import CONNECTION, LOST, LostConnectionError, UnreachableError
 
 if TYPE_CHECKING:
     # Not imported without TLS: it takes 80 ms.
@@ -58,7 +58,7 @@ class Connections:
         self._role = role
         self._step_secs = step_secs
         self._unix_sockets = unix_sockets
-        self._pools: dict[int, Pools] = {}
+        self._messages: dict[int, Messages] = {}
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._number = 0
@@ -66,14 +66,14 @@ class Connections:
         self._opening: list[Connection] | None = None
         self._sending: list[Future[None]] = []
 
-    def expect(self, shard: int, pools: Pools) -> None:
-        """Sets what the replies of a ps consist of, by segment; before `open`."""
-        self._pools[shard] = pools
+    def expect(self, shard: int, messages: Messages) -> None:
+        """Sets what is exchanged with a ps; before `open`."""
+        self._messages[shard] = messages
 
     @property
     def shards(self) -> list[int]:
         """The ps that have connections."""
-        return sorted(self._pools)
+        return sorted(self._messages)
 
     def open(self, addresses: Sequence[Address], ports: Sequence[int]) -> int:
         """Connects with each ps; returns the number of the session.
@@ -84,6 +84,7 @@ class Connections:
 
         Raises:
             UnreachableError: A ps does not answer.
+            LostConnectionError: A ps has ended a connection that it had accepted.
             LostPeerError: A ps refuses this worker, or `close` was called meanwhile.
         """
         self.close()
@@ -95,7 +96,7 @@ class Connections:
             for shard in self.shards:
                 at = shard, addresses[shard], ports[shard], greeting
                 replies, pushes = (self._greeted(*at, way, opening) for way in WAYS)
-                peers[shard] = Peer(shard, replies, pushes, self._pools[shard])
+                peers[shard] = self._peer(shard, replies, pushes)
             with self._lock:
                 if self._opening is not opening:
                     raise LostPeerError("the session was closed while its connections were opened")
@@ -189,6 +190,12 @@ class Connections:
             raise LostPeerError(f"ps {shard} refuses this worker: {answer.refusal}")
         connection.set_timeout(SILENT_SECS)
         return connection
+
+    def _peer(self, shard: int, replies: Connection, pushes: Connection) -> Peer:
+        try:
+            return Peer(shard, replies, pushes, self._messages[shard])
+        except OSError as error:
+            raise LostConnectionError(f"ps {shard} has ended a new connection: {error}") from error
 
     def _connected(self, address: Address, port: int, opening: list[Connection]) -> Connection:
         beside = self._unix_sockets and address.is_loopback

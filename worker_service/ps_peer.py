@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 
 from psfleet.errors import LostPeerError
 from psfleet.exchange.buffers import BufferPool
 from psfleet.exchange.connection import Connection
-from psfleet.exchange.messages import MAX_TEXT_BYTES, PUSH, REPLY, Kind
+from psfleet.exchange.message_layout import MessageLayout
+from psfleet.exchange.messages import MAX_TEXT_BYTES, NOWHERE, Kind, Push, Reply
+from psfleet.exchange.shared_memory import FilledMemory, ReceivedMemory
 
-Pools = Sequence[BufferPool]
+
+@dataclass(frozen=True)
+class Messages:
+    """What is exchanged with a ps.
+
+    Attributes:
+        pushes: The tensors of a push, by segment and loss.
+        replies: Buffers for those of a reply, by segment.
+    """
+
+    pushes: Mapping[tuple[int, int], MessageLayout]
+    replies: Sequence[BufferPool]
 
 
 class Peer:
@@ -21,19 +35,32 @@ class Peer:
 
     Args of the constructor:
         shard: Index of the ps.
-        pools: Buffers of a reply, by segment.
+        messages: What is exchanged.
+
+    Raises:
+        OSError: As `Connection`.
     """
 
-    def __init__(self, shard: int, replies: Connection, pushes: Connection, pools: Pools) -> None:
+    def __init__(self, shard: int, replies: Connection, pushes: Connection, messages: Messages) -> None:
         self._shard = shard
-        self._pushes, self._replies, self._pools = pushes, replies, pools
+        self._pushes, self._replies = pushes, replies
+        self._pushed, self._pools = messages.pushes, messages.replies
         # Threads begin with their first task.
         self._sender, self._receiver = ThreadPoolExecutor(1, "push"), ThreadPoolExecutor(1, "pull")
-        self.num_bytes = sum(pool.num_bytes for pool in pools)
+        self.num_bytes = sum(pool.num_bytes for pool in self._pools)
+        self._received = ReceivedMemory({segment: pool.layout for segment, pool in enumerate(self._pools)})
+        self._received.share(replies)
+        self._filled = FilledMemory.received(pushes)
+        # By segment and loss, where the next push may be put.
+        self._places: dict[tuple[int, int], int] = {}
 
     def send(self, segment: int, loss: int, tensors: Sequence[np.ndarray]) -> None:
         """Sends a push; raises OSError as `Connection`."""
-        self._pushes.send([PUSH.pack(segment, loss, sum(each.nbytes for each in tensors)), *tensors])
+        push = Push(segment, loss, sum(each.nbytes for each in tensors), reply_at=self._received.free(segment))
+        at = self._places.pop((segment, loss), NOWHERE)
+        if at != NOWHERE and self._filled.put(at, self._pushed[segment, loss], tensors):
+            push, tensors = push._replace(at=at), ()
+        push.send(self._pushes, tensors)
 
     def send_later(self, segment: int, loss: int, tensors: Sequence[np.ndarray]) -> Future[None]:
         """Sends a push after those before it, on another thread; a failure ends the wait for replies, too."""
@@ -56,18 +83,26 @@ class Peer:
         """
         found: dict[int, list[np.ndarray]] = {}
         while len(found) < len(self._pools):
-            kind, segment, num_bytes = REPLY.unpack(self._replies.receive(REPLY.size))
-            if kind == Kind.PULLED and segment < len(self._pools) and num_bytes == self._pools[segment].num_bytes:
-                found[segment] = self._pools[segment].take()
-                self._replies.receive_into(*found[segment])
-            elif kind == Kind.ENDED:
-                text = self._replies.receive(min(num_bytes, MAX_TEXT_BYTES)).decode(errors="replace")
+            reply = Reply.receive(self._replies)
+            segment, size = reply.segment, reply.num_bytes
+            if reply.kind == Kind.PULLED and segment < len(self._pools) and size == self._pools[segment].num_bytes:
+                found[segment] = self._tensors(reply)
+                self._places[segment, reply.loss] = reply.push_at
+            elif reply.kind == Kind.ENDED:
+                text = self._replies.receive(min(size, MAX_TEXT_BYTES)).decode(errors="replace")
                 raise LostPeerError(f"ps {self._shard}: {text}")
-            elif kind != Kind.ALIVE:
-                raise LostPeerError(f"ps {self._shard} sends a reply of {num_bytes} bytes for segment {segment}")
+            elif reply.kind != Kind.ALIVE:
+                raise LostPeerError(f"ps {self._shard} sends a reply of {size} bytes for segment {segment}")
             elif time.monotonic() > deadline:
                 raise LostPeerError(f"DeadlineExceeded: ps {self._shard} has not completed the step in time")
         return [found[segment] for segment in range(len(self._pools))]
+
+    def _tensors(self, reply: Reply) -> list[np.ndarray]:
+        if reply.at != NOWHERE:
+            return self._received.arrived(reply.segment, reply.at)
+        tensors = self._pools[reply.segment].take()
+        self._replies.receive_into(*tensors)
+        return tensors
 
     def receive_later(self, deadline: float) -> Future[list[list[np.ndarray]]]:
         """As `receive`, on another thread."""

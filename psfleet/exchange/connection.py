@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import threading
@@ -18,6 +19,8 @@ MAX_PIECES = 512
 """In one system call, less than IOV_MAX."""
 SMALL_BYTES = 1 << 16
 """With TLS: pieces below it are joined, since each write makes a record of its own."""
+FILE_BYTE = b"f"
+"""A file is passed with at least one byte (unix(7))."""
 PROBE_SECS = 10
 """Without a sign of the other machine, after which the kernel asks for one, and every so many after that."""
 SILENT_SECS = 15.0
@@ -42,6 +45,11 @@ class Connection:
         self._is_closed = False
         self._encrypted = encrypted
         self._low_water = LowWater(sock)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a Unix socket, on which files can be passed."""
+        return self._socket.family == socket.AF_UNIX
 
     def set_timeout(self, secs: float | None) -> None:
         """For each piece of data that is sent or received, not for a whole message; None: without end."""
@@ -82,6 +90,25 @@ class Connection:
         content = np.empty(num_bytes, np.uint8)
         self.receive_into(content)
         return content.tobytes()
+
+    def send_file(self, file: int | None) -> None:
+        """Passes an open file on a Unix socket, and a byte with it.
+
+        Args:
+            file: Its descriptor; None: only the byte is sent.
+        """
+        with self._in_use():
+            socket.send_fds(self._socket, [FILE_BYTE], [] if file is None else [file])
+
+    def receive_file(self) -> int | None:
+        """The descriptor of a file that `send_file` passes; None: there is none, or this process has too many."""
+        with self._in_use():
+            content, files, _, _ = socket.recv_fds(self._socket, len(FILE_BYTE), 1)
+        if content != FILE_BYTE:
+            for file in files:
+                os.close(file)
+            raise ConnectionResetError(CLOSED)
+        return files[0] if files else None
 
     def _receive_pieces(self, left: list[memoryview]) -> None:
         """Fills pieces of memory that are not empty one after the other.

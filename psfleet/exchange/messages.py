@@ -2,14 +2,17 @@
 
 Each connection begins with a greeting of the worker and the answer of the ps, JSON with its length before it. After
 that a push is a header and its tensors, and so is a reply. Both ends know the tensors of a message from the layout.
+On a Unix socket the receiver of tensors can share memory with the sender, which then puts large messages there.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from enum import IntEnum
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from psfleet.exchange.connection import Connection
@@ -19,11 +22,38 @@ M = TypeVar("M", bound=BaseModel)
 LENGTH = struct.Struct("<I")
 """Before a greeting or an answer: its bytes."""
 MAX_GREETING_BYTES = 1 << 12
-PUSH = struct.Struct("<HHQ")
-"""Header of a push: segment, loss, and bytes of the tensors."""
-REPLY = struct.Struct("<HHQ")
-"""Header of a reply: its kind, the segment, and bytes of what follows."""
 MAX_TEXT_BYTES = 1 << 16
+
+
+NOWHERE = (1 << 64) - 1
+"""Instead of a place in shared memory: there is none."""
+_PUSH, _REPLY = struct.Struct("<HHQQQ"), struct.Struct("<HHHQQQ")
+
+
+class Push(NamedTuple):
+    """The header of a push.
+
+    Attributes:
+        segment, loss: What it is for.
+        num_bytes: Of its tensors.
+        at: Where they are in the memory that the ps shares; `NOWHERE`: they follow.
+        reply_at: Where the ps may put the reply in the memory that the worker shares.
+    """
+
+    segment: int
+    loss: int
+    num_bytes: int
+    at: int = NOWHERE
+    reply_at: int = NOWHERE
+
+    def send(self, connection: Connection, pieces: Sequence[np.ndarray] = ()) -> None:
+        """Sends it, and what follows; raises as `Connection`."""
+        connection.send([_PUSH.pack(*self), *pieces])
+
+    @classmethod
+    def receive(cls, connection: Connection) -> Push:
+        """Receives one; raises as `Connection`."""
+        return cls(*_PUSH.unpack(connection.receive(_PUSH.size)))
 
 
 class Kind(IntEnum):
@@ -38,6 +68,34 @@ class Kind(IntEnum):
     PULLED = 0
     ALIVE = 1
     ENDED = 2
+
+
+class Reply(NamedTuple):
+    """The header of a reply.
+
+    Attributes:
+        kind: What follows.
+        segment, loss: Of the push.
+        num_bytes: Of what follows.
+        at: Where the tensors are in the memory that the worker shares; `NOWHERE`: they follow.
+        push_at: Where the worker may put its next push to this segment and loss in the memory that the ps shares.
+    """
+
+    kind: int
+    segment: int = 0
+    loss: int = 0
+    num_bytes: int = 0
+    at: int = NOWHERE
+    push_at: int = NOWHERE
+
+    def send(self, connection: Connection, pieces: Sequence[np.ndarray | bytes] = ()) -> None:
+        """Sends it, and what follows; raises as `Connection`."""
+        connection.send([_REPLY.pack(*self), *pieces])
+
+    @classmethod
+    def receive(cls, connection: Connection) -> Reply:
+        """Receives one; raises as `Connection`."""
+        return cls(*_REPLY.unpack(connection.receive(_REPLY.size)))
 
 
 class Greeting(BaseModel):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import tensorflow as tf
 
+from psfleet.exchange.message_layout import TensorKind
 from psfleet.layout.buckets import Bucket
+from psfleet.layout.segments import Segment
 from psfleet.tf.optimizer_slots import to_words
 from psfleet.tf.shard_variables import ShardVariables, secs_since
+from psfleet.tf.state_wire import StateWire
 from psfleet.tf.waits import Index, Waits
 
 
@@ -101,6 +105,31 @@ class PsHalf:
     def words(self) -> tf.Tensor:
         """The optimizer's scalars, see `to_words`."""
         return to_words([scalar.read_value() for scalar in self._variables.scalars.values()])
+
+
+def buckets_of(segment: Segment, loss: int) -> list[Bucket]:
+    """The buckets of a segment that the steps of a loss move."""
+    return [bucket for bucket in segment.buckets if bucket.loss == loss]
+
+
+def pushed_kinds(
+    variables: ShardVariables, own: Sequence[Bucket], state_wire: StateWire, wire: tf.DType
+) -> list[TensorKind]:
+    """The tensors of a push on a connection: stamp, state, buckets, and slots.
+
+    Args:
+        variables: Of the segment.
+        own: The buckets that travel.
+        state_wire: Of the worker, in bytes.
+        wire: Type of the buckets.
+    """
+    sizes = [bucket.size for bucket in own]
+    return [
+        TensorKind(np.dtype(np.int64), 2 + len(variables.scalars)),
+        *[TensorKind(np.dtype(np.uint8), size) for size in state_wire.push_sizes],
+        *[TensorKind(np.dtype(wire.as_numpy_dtype), size) for size in sizes],
+        *[TensorKind(np.dtype(np.float32), size) for size in sizes * len(variables.slots)],
+    ]
 
 
 def with_zeros(every: Sequence[Bucket], own: Sequence[Bucket], arrived: Sequence[tf.Tensor]) -> list[tf.Tensor]:

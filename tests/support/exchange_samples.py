@@ -16,9 +16,13 @@ from ps_service import exchanges as tested
 from ps_service.exchange_graph import ExchangeCall
 from ps_service.exchanges import Exchanges, accepting_exchanges
 from psfleet.addresses import LOOPBACK, Address
-from psfleet.exchange.buffers import BufferPool, TensorKind
+from psfleet.exchange.buffers import BufferPool
+from psfleet.exchange.connection import Connection
+from psfleet.exchange.message_layout import MessageLayout, TensorKind
 from psfleet.exchange.messages import Greeting
+from psfleet.exchange.shared_memory import FilledMemory, ReceivedMemory
 from worker_service.connections import Connections
+from worker_service.ps_peer import Messages
 
 WAIT_SECS = 30.0
 SIZE = 4
@@ -50,6 +54,10 @@ class Graph:
             return None
         return ExchangeCall(BufferPool([self.kind]), None, partial(self._run, segment))
 
+    def layouts(self, worker: int) -> dict[tuple[int, int], MessageLayout]:
+        del worker
+        return {(segment, 0): MessageLayout([self.kind]) for segment in range(self.num_segments)}
+
     def _run(self, segment: int, worker: np.ndarray, pushed: np.ndarray) -> list[np.ndarray]:
         self.arrived.release()
         if self.waits_for in (segment, -1):
@@ -76,7 +84,12 @@ def ps(monkeypatch: pytest.MonkeyPatch, graph: Graph, limit: int = 4) -> Iterato
 
 
 def worker(
-    index: int = 0, incarnation: int = 1, generation: int = 1, segments: int = 1, kind: TensorKind = KIND
+    index: int = 0,
+    incarnation: int = 1,
+    generation: int = 1,
+    segments: int = 1,
+    kind: TensorKind = KIND,
+    unix_sockets: bool = True,
 ) -> Connections:
     greeting = Greeting(
         version=psfleet.__version__,
@@ -87,9 +100,21 @@ def worker(
         session="",
         carries="pushes",
     )
-    made = Connections(greeting, None, "ps", WAIT_SECS, unix_sockets=True)
-    made.expect(0, [BufferPool([kind]) for _ in range(segments)])
+    made = Connections(greeting, None, "ps", WAIT_SECS, unix_sockets)
+    made.expect(0, messages(kind, segments))
     return made
+
+
+def share_nothing(pushes: Connection, replies: Connection) -> None:
+    """The begin of a session of a ps without shared memory."""
+    ReceivedMemory({}).share(pushes)
+    FilledMemory.received(replies)
+
+
+def messages(kind: TensorKind, segments: int) -> Messages:
+    """Pushes and replies of one tensor."""
+    pushes = {(segment, 0): MessageLayout([kind]) for segment in range(segments)}
+    return Messages(pushes, [BufferPool([kind]) for _ in range(segments)])
 
 
 def connect(connections: Connections, exchanges: Exchanges) -> int:

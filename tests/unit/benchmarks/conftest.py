@@ -7,20 +7,23 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.array_links import Link
+from benchmarks import array_links
+from psfleet.exchange import connection
 
 
 @pytest.fixture
 def closed_links(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Closes the connections of a test."""
-    made: list[Link] = []
-    init = Link.__init__
+    made: list[socket.socket] = []
+    real = array_links.set_options
 
-    def kept(self: Link, connection: socket.socket) -> None:
-        made.append(self)
-        init(self, connection)
+    def kept(sock: socket.socket) -> None:
+        made.append(sock)
+        real(sock)
 
-    monkeypatch.setattr(Link, "__init__", kept)
+    # Each end begins with this.
+    monkeypatch.setattr(array_links, "set_options", kept)
+    monkeypatch.setattr(connection, "set_options", kept)
     yield
-    for link in made:
-        link.close()
+    for sock in made:
+        sock.close()

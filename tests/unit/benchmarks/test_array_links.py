@@ -56,4 +56,4 @@ def link_pair(host: str = LOOPBACK) -> tuple[Link, Link]:
     with ThreadPoolExecutor(1) as pool:
         accepting = pool.submit(accepted, address, 1)
         first = connected(address)
-        return first, accepting.result(SECS)[0]
+        return Link(first), Link(accepting.result(SECS)[0])

@@ -13,9 +13,10 @@ from support.exchange_samples import KIND, SIZE, WAIT_SECS, Graph, connect, ones
 
 from ps_service import exchanges as tested
 from ps_service.exchange_graph import ExchangeGraph
-from psfleet.exchange.buffers import TensorKind
+from ps_service.exchange_session import ExchangeSession
 from psfleet.exchange.connection import SILENT_SECS, Connection
-from psfleet.exchange.messages import PUSH, REPLY, Greeting, Kind
+from psfleet.exchange.message_layout import TensorKind
+from psfleet.exchange.messages import Greeting, Kind, Push, Reply
 
 
 def test_a_worker_that_waits_long_hears_that_the_ps_lives(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,8 +40,8 @@ def test_a_ps_gives_signs_of_life_while_a_push_arrives(monkeypatch: pytest.Monke
         connections = worker()
         connect(connections, exchanges)
         peer = connections._peers[0]
-        peer._pushes.send([PUSH.pack(0, 0, KIND.num_bytes)])
-        assert REPLY.unpack(peer._replies.receive(REPLY.size))[0] == Kind.ALIVE
+        Push(0, 0, KIND.num_bytes).send(peer._pushes)
+        assert Reply.receive(peer._replies).kind == Kind.ALIVE
         connections.close()
 
 
@@ -48,7 +49,7 @@ def test_a_sign_of_life_does_not_wait_for_room_that_an_answer_took_meanwhile(mon
     """A Unix socket has room for a sign while a quarter of its buffer is used at most."""
     first, second = socket.socketpair()
     replies = Connection(first)
-    session: Any = tested.Session(cast(Greeting, None), cast(ExchangeGraph, None), replies, replies)
+    session: Any = ExchangeSession(cast(Greeting, None), cast(ExchangeGraph, None), replies, replies)
     session._num_waiting = 1
     real = replies.can_send
 
@@ -61,9 +62,9 @@ def test_a_sign_of_life_does_not_wait_for_room_that_an_answer_took_meanwhile(mon
 
     monkeypatch.setattr(replies, "can_send", answered_meanwhile)
     replies.set_timeout(0.2)
-    with closing(replies), second:
+    with closing(replies), closing(Connection(second)) as answers:
         session.show_life()
-        assert REPLY.unpack(second.recv(REPLY.size))[0] == Kind.ALIVE, "the answer waits for the sign"
+        assert Reply.receive(answers).kind == Kind.ALIVE, "the answer waits for the sign"
         assert real(), "the connection is open"
 
 
@@ -89,7 +90,7 @@ def test_signs_of_life_do_not_come_within_a_reply(monkeypatch: pytest.MonkeyPatc
     graph.waits_for = 0
     graph.opens.clear()
     with ps(monkeypatch, graph) as (exchanges, _):
-        connections = worker(segments=2, kind=large)
+        connections = worker(segments=2, kind=large, unix_sockets=False)
         session = connect(connections, exchanges)
         value = np.arange(large.size, dtype=np.float32)
         connections.start(session, 0, 0, 0, [value])
@@ -97,9 +98,9 @@ def test_signs_of_life_do_not_come_within_a_reply(monkeypatch: pytest.MonkeyPatc
         for _ in range(2):
             assert graph.arrived.acquire(timeout=WAIT_SECS)
         peer = connections._peers[0]
-        while (header := REPLY.unpack(peer._replies.receive(REPLY.size)))[0] == Kind.ALIVE:
+        while (reply := Reply.receive(peer._replies)).kind == Kind.ALIVE:
             pass
-        assert header == (Kind.PULLED, 1, large.num_bytes)
+        assert (reply.kind, reply.segment, reply.num_bytes) == (Kind.PULLED, 1, large.num_bytes)
         found = np.empty_like(value)
         for at in range(0, large.size, 100_000):
             peer._replies.receive_into(found[at : at + 100_000])

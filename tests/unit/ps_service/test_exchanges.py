@@ -9,7 +9,10 @@ from support.exchange_samples import SIZE, WAIT_SECS, Graph, connect, ones, ps, 
 
 from ps_service.answer_threads import AnswerThreads
 from psfleet.errors import LostPeerError
+from psfleet.exchange.connection import Connection
+from psfleet.exchange.message_layout import TensorKind
 from psfleet.polling import wait_until
+from worker_service.session_errors import LostConnectionError
 
 
 def test_each_worker_gets_its_own_reply(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,6 +23,39 @@ def test_each_worker_gets_its_own_reply(monkeypatch: pytest.MonkeyPatch) -> None
             for _ in range(3):
                 assert connections.exchange(session, 0, 0, ones())[0].tolist() == [1 + index] * SIZE
             connections.close()
+
+
+@pytest.mark.parametrize("segments", [1, 3])
+def test_after_the_first_step_no_large_message_goes_through_a_socket(
+    monkeypatch: pytest.MonkeyPatch, segments: int
+) -> None:
+    """A worker keeps replies for longer than a step; they stay as they were."""
+    large = TensorKind(np.dtype(np.float32), 100_000)
+    received: list[int] = []
+    real = Connection.receive_into
+
+    def receive_into(self: Connection, *arrays: np.ndarray) -> None:
+        received.append(sum(each.nbytes for each in arrays))
+        real(self, *arrays)
+
+    monkeypatch.setattr(Connection, "receive_into", receive_into)
+    with ps(monkeypatch, Graph(num_segments=segments, kind=large)) as (exchanges, _):
+        connections = worker(index=1, segments=segments, kind=large)
+        session = connect(connections, exchanges)
+        kept = []
+        for step in range(20):
+            for segment in range(segments):
+                value = np.full(large.size, 10 * step + segment, np.float32)
+                connections.start(session, 0, segment, 0, [value[:1000], value[1000:]])
+            kept.append(connections.finish(session))
+            if step == 0:
+                assert max(received) == large.num_bytes
+                received.clear()
+            for at, tensors in enumerate(kept[-2:], max(0, step - 1)):
+                assert [(tensor == 10 * at + segment + 1).all() for segment, tensor in enumerate(tensors)]
+            del kept[:-1], tensors
+        connections.close()
+    assert 0 < max(received) < 100, "headers"
 
 
 def test_segments_of_a_step_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,14 +93,17 @@ def test_of_two_processes_with_one_index_the_newer_is_served(
 ) -> None:
     with ps(monkeypatch, Graph()) as (exchanges, _):
         both = [worker(0, first), worker(0, second)]
-        sessions = []
-        for connections in both:
-            sessions.append(connect(connections, exchanges))
-            if connections is both[0]:
-                connections.exchange(sessions[0], 0, 0, ones())
+        sessions = [connect(both[0], exchanges)]
+        both[0].exchange(sessions[0], 0, 0, ones())
+        if lasts:
+            sessions.append(connect(both[1], exchanges))
+        else:
+            with pytest.raises(LostConnectionError, match="ps 0 has ended a new connection"):
+                connect(both[1], exchanges)
         assert both[lasts].exchange(sessions[lasts], 0, 0, ones())
-        with pytest.raises(LostPeerError):
-            both[1 - lasts].exchange(sessions[1 - lasts], 0, 0, ones())
+        if lasts:
+            with pytest.raises(LostPeerError):
+                both[0].exchange(sessions[0], 0, 0, ones())
         both[lasts].close()
 
 

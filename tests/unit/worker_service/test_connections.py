@@ -11,13 +11,14 @@ from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import pytest
+from support.exchange_samples import messages, share_nothing
 
 import psfleet
 from psfleet.addresses import LOOPBACK, Address
 from psfleet.errors import LostPeerError
-from psfleet.exchange.buffers import BufferPool, TensorKind
 from psfleet.exchange.connection import Connection
-from psfleet.exchange.messages import PUSH, REPLY, Greeting, Kind
+from psfleet.exchange.message_layout import TensorKind
+from psfleet.exchange.messages import Greeting, Kind, Push, Reply
 from psfleet.exchange.server import exchanging
 from worker_service import connections as tested
 from worker_service.connections import Connections
@@ -33,7 +34,7 @@ Answer = Callable[[Connection, int, np.ndarray], None]
 def doubled(replies: Connection, segment: int, pushed: np.ndarray) -> None:
     """The answer of a ps that works: twice what was pushed."""
     values = pushed * 2
-    replies.send([REPLY.pack(Kind.PULLED, segment, values.nbytes), values])
+    Reply(Kind.PULLED, segment, num_bytes=values.nbytes).send(replies, [values])
 
 
 class Ps:
@@ -46,14 +47,15 @@ class Ps:
 
     def serve(self, greeting: Greeting, pushes: Connection, replies: Connection) -> None:
         del greeting
+        share_nothing(pushes, replies)
         pushes.set_timeout(None)
         try:
             while True:
-                segment, _, num_bytes = PUSH.unpack(pushes.receive(PUSH.size))
-                pushed = np.empty(num_bytes // 4, np.float32)
+                push = Push.receive(pushes)
+                pushed = np.empty(push.num_bytes // 4, np.float32)
                 pushes.receive_into(pushed)
-                self.segments.append(segment)
-                self.answer(replies, segment, pushed)
+                self.segments.append(push.segment)
+                self.answer(replies, push.segment, pushed)
         finally:
             self.is_over.set()
 
@@ -68,7 +70,7 @@ def worker(
         ports = [stack.enter_context(exchanging(address, None, lambda _: "", each.serve)) for each in ps]
         connections = Connections(GREETING, None, "ps", step_secs, unix_sockets)
         for shard in range(len(ps)):
-            connections.expect(shard, [BufferPool([TensorKind(np.dtype(np.float32), SIZE)]) for _ in range(segments)])
+            connections.expect(shard, messages(TensorKind(np.dtype(np.float32), SIZE), segments))
         stack.callback(connections.close)
         yield connections, lambda: connections.open([address] * len(ps), ports)
 
@@ -133,7 +135,7 @@ def test_an_operation_of_an_earlier_session_does_not_use_the_connections_of_the_
 def test_a_ps_that_says_why_it_ends_is_quoted() -> None:
     def ended(replies: Connection, segment: int, pushed: np.ndarray) -> None:
         del segment, pushed
-        replies.send([REPLY.pack(Kind.ENDED, 0, 8), b"restored"])
+        Reply(Kind.ENDED, num_bytes=8).send(replies, [b"restored"])
 
     with worker(Ps(ended)) as (connections, connect):
         session = connect()
@@ -143,9 +145,11 @@ def test_a_ps_that_says_why_it_ends_is_quoted() -> None:
             connections.exchange(session, 0, 0, gradient(1))
 
 
-@pytest.mark.parametrize("reply", [(Kind.PULLED, 1, SIZE * 4), (Kind.PULLED, 0, SIZE * 4 + 1), (9, 0, 0)])
-def test_a_reply_that_nobody_has_asked_for_ends_the_session(reply: tuple[int, int, int]) -> None:
-    with worker(Ps(lambda replies, *_: replies.send([REPLY.pack(*reply)]))) as (connections, connect):
+@pytest.mark.parametrize(
+    "reply", [Reply(Kind.PULLED, 1, 0, SIZE * 4), Reply(Kind.PULLED, 0, 0, SIZE * 4 + 1), Reply(9)]
+)
+def test_a_reply_that_nobody_has_asked_for_ends_the_session(reply: Reply) -> None:
+    with worker(Ps(lambda replies, *_: reply.send(replies))) as (connections, connect):
         session = connect()
         with pytest.raises(LostPeerError, match="ps 0 sends a reply of"):
             connections.exchange(session, 0, 0, gradient(1))
@@ -174,7 +178,7 @@ def test_a_ps_that_gives_signs_of_life_is_awaited_until_the_deadline_of_a_step(m
 
     def alive(replies: Connection, *_: object) -> None:
         while True:
-            replies.send([REPLY.pack(Kind.ALIVE, 0, 0)])
+            Reply(Kind.ALIVE).send(replies)
             threading.Event().wait(0.05)
 
     began = time.monotonic()
@@ -203,7 +207,8 @@ def test_a_push_that_fails_on_another_thread_ends_the_step() -> None:
 
     class Hasty(Ps):
         def serve(self, greeting: Greeting, pushes: Connection, replies: Connection) -> None:
-            pushes.receive(PUSH.size)
+            share_nothing(pushes, replies)
+            Push.receive(pushes)
             doubled(replies, 0, np.zeros(SIZE, np.float32))
             pushes.close()
             self.is_over.wait(WAIT_SECS)
@@ -224,9 +229,10 @@ def test_a_push_that_cannot_be_sent_ends_a_step_whose_ps_gives_signs_of_life(mon
 
     class Busy(Ps):
         def serve(self, greeting: Greeting, pushes: Connection, replies: Connection) -> None:
-            pushes.receive(PUSH.size)
+            share_nothing(pushes, replies)
+            Push.receive(pushes)
             while not self.is_over.wait(0.05):
-                replies.send([REPLY.pack(Kind.ALIVE, 0, 0)])
+                Reply(Kind.ALIVE).send(replies)
 
     busy = Busy()
     with worker(busy, Ps(), step_secs=600.0) as (connections, connect), ThreadPoolExecutor(1) as pool:

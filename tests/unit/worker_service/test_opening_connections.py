@@ -8,13 +8,12 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
+from support.exchange_samples import KIND, messages, share_nothing
 from support.exchange_server import GREETING, WAIT_SECS
 
 from psfleet.addresses import LOOPBACK, Address
 from psfleet.errors import LostPeerError
-from psfleet.exchange.buffers import BufferPool, TensorKind
 from psfleet.exchange.connection import Connection
 from psfleet.exchange.messages import Greeting
 from psfleet.exchange.server import exchanging
@@ -26,12 +25,13 @@ from worker_service.session_errors import UnreachableError
 
 def connections_with_one_ps(unix_sockets: bool = True) -> Connections:
     made = Connections(GREETING, None, "ps", WAIT_SECS, unix_sockets)
-    made.expect(0, [BufferPool([TensorKind(np.dtype(np.float32), 5)])])
+    made.expect(0, messages(KIND, 1))
     return made
 
 
 def serve_until_its_end(greeting: Greeting, pushes: Connection, replies: Connection) -> None:
-    del greeting, replies
+    del greeting
+    share_nothing(pushes, replies)
     pushes.receive(1)
 
 
@@ -46,6 +46,7 @@ def test_connections_are_unix_sockets_with_a_ps_of_this_machine(unix_sockets: bo
 
     def serve(greeting: Greeting, *ends: Connection) -> None:
         del greeting
+        share_nothing(*ends)
         families.extend(each._socket.family for each in ends)
 
     with exchanging(address, None, lambda _: "", serve) as port:

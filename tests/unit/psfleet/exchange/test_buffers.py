@@ -6,7 +6,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from psfleet.exchange.buffers import MAX_FREE, BufferPool, TensorKind
+from psfleet.exchange.buffers import MAX_FREE, BufferPool
+from psfleet.exchange.message_layout import TensorKind
 from psfleet.layout import ALIGNMENT_BYTES
 
 KINDS = [TensorKind(np.dtype(np.int64), 3), TensorKind(np.dtype(np.float32), 1000)]

@@ -1,7 +1,8 @@
-"""One process of the contender `sockets`: the least that a parameter server must do, without an RPC library.
+"""One process of the contender `bare`: the least that a parameter server must do, without an RPC library.
 
-The gradient is TensorFlow's, and so is the update. In between, bytes go over Unix sockets into buffers that stay, one
-message each way per worker and shard. Nothing is counted, checked or recovered, and phases of a step do not overlap.
+The gradient is TensorFlow's, and so is the update. In between, each worker copies its gradient into memory that it
+shares with the owner of a shard, and the owner copies the parameters into memory of each worker. Nothing is counted,
+checked or recovered, and phases of a step do not overlap.
 """
 
 from __future__ import annotations
@@ -9,20 +10,20 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.array_links import CONNECT_SECS, Link, accepted, connected
+from benchmarks.array_links import CONNECT_SECS, SharedLink, accepted, connected
 from benchmarks.parent_pipe import ParentPipe
 from benchmarks.timing import time_steps
 from benchmarks.training_graph import fed_loss, new_optimizer
 from benchmarks.workload import NUM_WORKERS, Workload
 from psfleet.addresses import Address
 from psfleet.layout import FlatLayout, TensorSpec
-from psfleet.layout.flat import ALIGNMENT_BYTES
 from psfleet.service.cpu import num_cores, threads_each
 
 Arrays = list[np.ndarray]
@@ -35,9 +36,9 @@ class Owner:
         links: To the workers that are not in this process.
     """
 
-    def __init__(self, workload: Workload, layout: FlatLayout, shard: int, links: Sequence[Link]) -> None:
+    def __init__(self, workload: Workload, layout: FlatLayout, shard: int, links: Sequence[SharedLink]) -> None:
         self._links = links
-        self._received = [aligned(layout.shard_size) for _ in links]
+        self._first = shard * layout.shard_size
         self._pool = ThreadPoolExecutor(max(1, len(links)))
         with tf.Graph().as_default():
             gradients = [tf.compat.v1.placeholder(tf.float32, [layout.shard_size]) for _ in range(NUM_WORKERS)]
@@ -55,9 +56,9 @@ class Owner:
         Args:
             own: The gradient of the worker in this process.
         """
-        received = list(self._pool.map(Link.receive, self._links, self._received))
+        received = list(self._pool.map(SharedLink.wait, self._links))
         parameters: np.ndarray = self._update(*own, *received)
-        list(self._pool.map(lambda link: link.send([parameters]), self._links))
+        list(self._pool.map(lambda link: link.send([parameters], self._first), self._links))
         return parameters
 
 
@@ -75,13 +76,22 @@ class Worker:
             gradients = tf.gradients(loss, variables)
             self._session = new_session()
             self._gradients = self._session.make_callable(gradients, [*batch, *(each.value() for each in variables)])
-        self.parameters = aligned(self.layout.size)
-        for shard in range(num_shards):
-            self.part(shard)[:] = initial(self.layout, shard)
+        self.keep_in(np.concatenate([initial(self.layout, shard) for shard in range(num_shards)]))
+
+    def keep_in(self, parameters: np.ndarray) -> None:
+        """Takes an array for its parameters, float32 `[size of the layout]`."""
+        self.parameters = parameters
         self._tensors = [
             self.parameters[offset : offset + spec.size].reshape(spec.shape)
-            for spec, offset in zip(specs, self.layout.offsets, strict=True)
+            for spec, offset in zip(self.layout.specs, self.layout.offsets, strict=True)
         ]
+
+    def link(self, connection: socket.socket) -> SharedLink:
+        """With an owner, which fills the parameters of this worker."""
+        made = SharedLink(connection, self.layout.size)
+        made.array[:] = self.parameters
+        self.keep_in(made.array)
+        return made
 
     def gradient(self, step: int) -> list[Arrays]:
         """The gradient of a batch: for each shard, the arrays that it consists of."""
@@ -104,7 +114,7 @@ class Worker:
 
 def main() -> None:
     """Runs one process; a worker prints a JSON line of step times in milliseconds."""
-    parser = argparse.ArgumentParser(prog="benchmarks.bare_sockets")
+    parser = argparse.ArgumentParser(prog="benchmarks.bare_ps")
     parser.add_argument("--index", type=int, required=True, help="of the worker; -1: a ps of its own")
     parser.add_argument("--owners", type=json.loads, required=True, help="JSON list of host:port, one for each shard")
     parser.add_argument("--workload", type=Workload.from_json, required=True)
@@ -113,11 +123,12 @@ def main() -> None:
     addresses = [Address.parse(text) for text in args.owners]
     worker = Worker(args.workload, max(0, args.index), len(addresses))
     if args.index < 0:
-        owner = Owner(args.workload, worker.layout, 0, accepted(addresses[0], NUM_WORKERS))
+        links = shared_links(addresses[0], NUM_WORKERS, worker.layout)
+        owner = Owner(args.workload, worker.layout, 0, links)
         for _ in range(args.workload.total_steps):
             owner.step()
     elif len(addresses) == 1:
-        run_step = beside_ps(worker, connected(addresses[0]))
+        run_step = beside_ps(worker, addresses[0])
         parent.report(**dataclasses.asdict(time_steps(run_step, args.workload)))
     else:
         run_step = colocated(args.workload, worker, args.index, addresses)
@@ -125,13 +136,19 @@ def main() -> None:
     parent.wait_for_line("the end", CONNECT_SECS)
 
 
-def beside_ps(worker: Worker, link: Link) -> Callable[[int], int]:
+def shared_links(address: Address, count: int, layout: FlatLayout) -> list[SharedLink]:
+    """Of the owner of a shard, with that many workers."""
+    return [SharedLink(each, layout.shard_size) for each in accepted(address, count)]
+
+
+def beside_ps(worker: Worker, address: Address) -> Callable[[int], int]:
     """The step of a worker whose ps is another process."""
+    link = worker.link(connected(address))
 
     def run_step(index: int) -> int:
         (gradient,) = worker.gradient(index)
         link.send(gradient)
-        link.receive(worker.parameters)
+        link.wait()
         return index + 1
 
     return run_step
@@ -141,14 +158,14 @@ def colocated(workload: Workload, worker: Worker, index: int, addresses: Sequenc
     """The step of one of two workers, each of which owns a shard."""
     other = 1 - index
     with ThreadPoolExecutor(1) as pool:
-        accepting = pool.submit(accepted, addresses[index], 1)
-        to_owner = connected(addresses[other])
+        accepting = pool.submit(shared_links, addresses[index], 1, worker.layout)
+        to_owner = worker.link(connected(addresses[other]))
         owner = Owner(workload, worker.layout, index, accepting.result())
     other_shard = ThreadPoolExecutor(1)
 
     def exchange(gradient: Arrays) -> None:
         to_owner.send(gradient)
-        to_owner.receive(worker.part(other))
+        to_owner.wait()
 
     def run_step(step: int) -> int:
         shards = worker.gradient(step)
@@ -163,13 +180,6 @@ def colocated(workload: Workload, worker: Worker, index: int, addresses: Sequenc
 def initial(layout: FlatLayout, shard: int) -> np.ndarray:
     """The same small random parameters in each process: float32 `[shard_size]`."""
     return np.random.default_rng(shard).normal(scale=0.05, size=layout.shard_size).astype(np.float32)
-
-
-def aligned(size: int) -> np.ndarray:
-    """Zeros, float32 `[size]`, at an address that TensorFlow takes a feed from without a copy."""
-    reserve = np.zeros(size * 4 + ALIGNMENT_BYTES, np.uint8)
-    start = -reserve.ctypes.data % ALIGNMENT_BYTES
-    return reserve[start : start + size * 4].view(np.float32)
 
 
 def new_session() -> tf.compat.v1.Session:

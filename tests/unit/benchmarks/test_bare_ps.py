@@ -1,4 +1,4 @@
-"""The contender `sockets`: its connections carry whole arrays, and its steps average the gradients of both workers."""
+"""The contender `bare`: its links share whole arrays, and its steps average the gradients of both workers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from benchmarks.array_links import accepted, connected
-from benchmarks.bare_sockets import Owner, Worker, beside_ps, colocated
+from benchmarks.bare_ps import Owner, Worker, beside_ps, colocated, shared_links
 from benchmarks.workload import LEARNING_RATE, NUM_WORKERS, Workload
 from psfleet.addresses import Address
 from psfleet.processes.ports import free_addresses
@@ -24,9 +23,10 @@ SECS = 60.0
 def with_ps(workers: Sequence[Worker]) -> list[np.ndarray]:
     """The parameters of both workers after the steps, with a ps of its own."""
     address = free_addresses(1)[0]
-    with ThreadPoolExecutor(3) as pool:
-        accepting = pool.submit(accepted, address, NUM_WORKERS)
-        steps = [beside_ps(worker, connected(address)) for worker in workers]
+    with ThreadPoolExecutor(1 + NUM_WORKERS) as pool:
+        accepting = pool.submit(shared_links, address, NUM_WORKERS, workers[0].layout)
+        # All ends at once, each of which waits for the other one's memory.
+        steps = list(pool.map(beside_ps, workers, [address] * NUM_WORKERS))
         owner = Owner(WORKLOAD, workers[0].layout, 0, accepting.result(SECS))
         done = [pool.submit(repeat, owner.step), *(pool.submit(repeat, step, range(STEPS)) for step in steps)]
         for each in done:
