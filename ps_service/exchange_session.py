@@ -14,7 +14,7 @@ from ps_service.answer_threads import AnswerThreads
 from ps_service.exchange_graph import ExchangeCall, ExchangeGraph
 from psfleet.exchange.connection import Connection
 from psfleet.exchange.message_layout import MessageLayout
-from psfleet.exchange.messages import MAX_TEXT_BYTES, NOWHERE, Greeting, Kind, Push, Reply
+from psfleet.exchange.messages import MAX_TEXT_BYTES, NOWHERE, Greeting, Kind, Push, Reply, send_places
 from psfleet.exchange.shared_memory import FilledMemory, ReceivedMemory
 from psfleet.tf.error_text import reason
 
@@ -50,9 +50,23 @@ class ExchangeSession:
         Raises:
             OSError: A connection has ended.
         """
-        self._received = ReceivedMemory(self._graph.layouts(self.greeting.worker))
+        try:
+            self._share_memory()
+            self._serve_all()
+        finally:
+            # Others can have this session for longer.
+            self._received, self._filled = ReceivedMemory({}), FilledMemory()
+
+    def _share_memory(self) -> None:
+        layouts = self._graph.layouts(self.greeting.worker)
+        self._received = ReceivedMemory(layouts)
         self._received.share(self._pushes)
+        if self._pushes.is_local:
+            # So that the first step, too, needs no memory of this process alone.
+            send_places(self._pushes, [self._received.free(key) for key in sorted(layouts)])
         self._filled = FilledMemory.received(self._replies)
+
+    def _serve_all(self) -> None:
         # A worker that computes sends nothing for as long as it likes; the kernel finds out if its machine is lost. Nor
         # does it read replies to its first pushes before it has made the last one.
         self._pushes.set_timeout(None)
@@ -79,7 +93,11 @@ class ExchangeSession:
 
     def _tensors(self, push: Push, call: ExchangeCall) -> list[np.ndarray]:
         if push.at != NOWHERE:
-            return self._received.arrived((push.segment, push.loss), push.at)
+            try:
+                return self._received.arrived((push.segment, push.loss), push.at)
+            except ConnectionError as error:
+                self._say_why(str(error))
+                raise
         tensors = call.pushed.take()
         self._pushes.receive_into(*tensors)
         return tensors

@@ -88,6 +88,7 @@ class Exchanges:
             session = self._sessions[key] = ExchangeSession(greeting, graph, pushes, replies)
         if before is not None:
             before.close()
+        del before
         try:
             session.serve()
         finally:
@@ -106,10 +107,13 @@ class Exchanges:
 
     def _show_life(self) -> None:
         while not self._is_over.wait(ALIVE_SECS):
-            with self._lock:
-                sessions = list(self._sessions.values())
-            for session in sessions:
-                session.show_life()
+            self._show_life_once()
+
+    def _show_life_once(self) -> None:
+        with self._lock:
+            sessions = list(self._sessions.values())
+        for session in sessions:
+            session.show_life()
 
 
 def admit_none(plan: ShardPlan) -> Callable[[], None]:

@@ -13,7 +13,7 @@ from psfleet.errors import LostPeerError
 from psfleet.exchange.buffers import BufferPool
 from psfleet.exchange.connection import Connection
 from psfleet.exchange.message_layout import MessageLayout
-from psfleet.exchange.messages import MAX_TEXT_BYTES, NOWHERE, Kind, Push, Reply
+from psfleet.exchange.messages import MAX_TEXT_BYTES, NOWHERE, Kind, Push, Reply, receive_places
 from psfleet.exchange.shared_memory import FilledMemory, ReceivedMemory
 
 
@@ -52,14 +52,17 @@ class Peer:
         self._received.share(replies)
         self._filled = FilledMemory.received(pushes)
         # By segment and loss, where the next push may be put.
-        self._places: dict[tuple[int, int], int] = {}
+        keys = sorted(messages.pushes) if pushes.is_local else []
+        self._places = dict(zip(keys, receive_places(pushes, len(keys)), strict=True))
 
     def send(self, segment: int, loss: int, tensors: Sequence[np.ndarray]) -> None:
         """Sends a push; raises OSError as `Connection`."""
-        push = Push(segment, loss, sum(each.nbytes for each in tensors), reply_at=self._received.free(segment))
+        size = sum(each.nbytes for each in tensors)
+        push = Push(segment, loss, size, reply_at=self._received.free(segment))
         at = self._places.pop((segment, loss), NOWHERE)
-        if at != NOWHERE and self._filled.put(at, self._pushed[segment, loss], tensors):
-            push, tensors = push._replace(at=at), ()
+        # The ps says why it takes no message of another size.
+        if at != NOWHERE and size == (layout := self._pushed[segment, loss]).num_bytes:
+            push, tensors = (push._replace(at=at), ()) if self._filled.put(at, layout, tensors) else (push, tensors)
         push.send(self._pushes, tensors)
 
     def send_later(self, segment: int, loss: int, tensors: Sequence[np.ndarray]) -> Future[None]:
@@ -69,7 +72,7 @@ class Peer:
     def _send_or_end(self, segment: int, loss: int, tensors: Sequence[np.ndarray]) -> None:
         try:
             self.send(segment, loss, tensors)
-        except OSError:
+        except Exception:
             # The ps may have the header, and would give signs of life until the deadline of the step.
             self._replies.close()
             raise

@@ -206,10 +206,9 @@ class WorkerSession:
             return list(self._sessions.run(self._step.gradients, options=self._options))
 
     def parameters(self) -> np.ndarray:
-        """The local parameters, float32 `[layout.parameters.size]`."""
+        """The local parameters, float32 `[layout.parameters.size]`: a copy, in memory that no other process has."""
         with translate_errors():
-            first, *others = self._sessions.run(list(self._step.parameters))
-            return np.concatenate([first, *others]) if others else np.asarray(first)
+            return np.concatenate(self._sessions.run(list(self._step.parameters)))
 
     def state(self) -> np.ndarray:
         """The local copy of state, of the same step as the parameters: uint8 `[layout.state.size]`."""

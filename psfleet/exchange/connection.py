@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import socket
+import struct
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,12 +21,16 @@ MAX_PIECES = 512
 """In one system call, less than IOV_MAX."""
 SMALL_BYTES = 1 << 16
 """With TLS: pieces below it are joined, since each write makes a record of its own."""
+DESCRIPTOR = struct.Struct("=i")
 FILE_BYTE = b"f"
 """A file is passed with at least one byte (unix(7))."""
 PROBE_SECS = 10
 """Without a sign of the other machine, after which the kernel asks for one, and every so many after that."""
 SILENT_SECS = 15.0
 """For which a worker that waits hears nothing of a ps that is frozen, or whose machine is lost."""
+
+
+logger = logging.getLogger("psfleet")
 
 
 class Connection:
@@ -101,13 +107,18 @@ class Connection:
             socket.send_fds(self._socket, [FILE_BYTE], [] if file is None else [file])
 
     def receive_file(self) -> int | None:
-        """The descriptor of a file that `send_file` passes; None: there is none, or this process has too many."""
+        """The descriptor of a file that `send_file` passes; None: there is none, or this process may have no more."""
         with self._in_use():
-            content, files, _, _ = socket.recv_fds(self._socket, len(FILE_BYTE), 1)
+            # `socket.recv_fds` passes no flags on, without which programs that other threads start have the file, too.
+            flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+            content, passed, found, _ = self._socket.recvmsg(len(FILE_BYTE), socket.CMSG_SPACE(DESCRIPTOR.size), flags)
+        files = [DESCRIPTOR.unpack_from(data)[0] for *_, data in passed if len(data) >= DESCRIPTOR.size]
         if content != FILE_BYTE:
             for file in files:
                 os.close(file)
             raise ConnectionResetError(CLOSED)
+        if found & socket.MSG_CTRUNC:
+            logger.warning("a file that another process has passed is not there: this one may have no more open files")
         return files[0] if files else None
 
     def _receive_pieces(self, left: list[memoryview]) -> None:

@@ -27,7 +27,7 @@ MAX_TEXT_BYTES = 1 << 16
 
 NOWHERE = (1 << 64) - 1
 """Instead of a place in shared memory: there is none."""
-_PUSH, _REPLY = struct.Struct("<HHQQQ"), struct.Struct("<HHHQQQ")
+_PLACE, _PUSH, _REPLY = struct.Struct("<Q"), struct.Struct("<HHQQQ"), struct.Struct("<HHHQQQ")
 
 
 class Push(NamedTuple):
@@ -76,7 +76,7 @@ class Reply(NamedTuple):
     Attributes:
         kind: What follows.
         segment, loss: Of the push.
-        num_bytes: Of what follows.
+        num_bytes: Of the tensors, or of the text.
         at: Where the tensors are in the memory that the worker shares; `NOWHERE`: they follow.
         push_at: Where the worker may put its next push to this segment and loss in the memory that the ps shares.
     """
@@ -128,6 +128,16 @@ class Answer(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     refusal: str = ""
+
+
+def send_places(connection: Connection, places: Sequence[int]) -> None:
+    """Sends where the first messages of each kind may be put in shared memory; raises as `Connection`."""
+    connection.send([_PLACE.pack(each) for each in places])
+
+
+def receive_places(connection: Connection, count: int) -> list[int]:
+    """Receives them; raises as `Connection`."""
+    return [each for (each,) in _PLACE.iter_unpack(connection.receive(count * _PLACE.size))]
 
 
 def send_text(connection: Connection, message: BaseModel) -> None:

@@ -26,7 +26,7 @@ MIN_BYTES = 1 << 10
 NUM_BUFFERS = 3
 """For each kind of message. One that is never filled takes no memory."""
 OWN_REFERENCES = 3
-"""To a buffer that nobody else has: of its list, of the loop, and of `sys.getrefcount`."""
+"""To a buffer that nobody else has: of its dict, of the loop, and of `sys.getrefcount`."""
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL if sys.platform == "linux" else 0
 """A process that reads beyond the end of a file which was shortened gets SIGBUS."""
 
@@ -51,9 +51,9 @@ class ReceivedMemory(Generic[K]):
         self._named: dict[K, int] = {}
 
     def share(self, connection: Connection) -> None:
-        """Makes the memory, and passes it to the other end, which calls `FilledMemory.received`; before all others.
+        """Makes the memory, and passes it to the other end, which calls `FilledMemory.received`.
 
-        Where there can be none, the other end is told so.
+        Where there can be none, the other end is told so. By TCP there is none, and nothing is sent.
 
         Raises:
             OSError: As `Connection`.
@@ -156,6 +156,12 @@ class FilledMemory:
 
 def _new_memory(size: int) -> tuple[int, mmap.mmap] | None:
     """A file in memory whose size cannot change, and its content; None: there can be none."""
+    if not hasattr(os, "memfd_create"):
+        # It depends on the C library that Python was built with.
+        logger.warning(
+            "messages from a process of this machine are not put into shared memory: Python has no files in it"
+        )
+        return None
     try:
         file = os.memfd_create("psfleet-exchange", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:

@@ -42,8 +42,8 @@ class Fleet(Section):
     )
     unix_sockets: bool = Field(
         True,
-        description="Whether a worker exchanges gradients and parameters by Unix sockets and shared memory with a ps of "
-        "the same machine and user at 127.0.0.1, which takes less CPU time; false: by TCP, as with any other ps. On "
+        description="Whether a worker exchanges gradients and parameters by Unix sockets and shared memory with a ps "
+        "of the same machine and user at 127.0.0.1, which takes less CPU time; false: by TCP, as with any other ps. On "
         "other systems than Linux it is TCP.",
     )
     max_restarts: NonNegativeInt = Field(

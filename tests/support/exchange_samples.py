@@ -19,7 +19,7 @@ from psfleet.addresses import LOOPBACK, Address
 from psfleet.exchange.buffers import BufferPool
 from psfleet.exchange.connection import Connection
 from psfleet.exchange.message_layout import MessageLayout, TensorKind
-from psfleet.exchange.messages import Greeting
+from psfleet.exchange.messages import NOWHERE, Greeting, send_places
 from psfleet.exchange.shared_memory import FilledMemory, ReceivedMemory
 from worker_service.connections import Connections
 from worker_service.ps_peer import Messages
@@ -105,9 +105,15 @@ def worker(
     return made
 
 
-def share_nothing(pushes: Connection, replies: Connection) -> None:
-    """The begin of a session of a ps without shared memory."""
+def share_nothing(pushes: Connection, replies: Connection, kinds: int = 1) -> None:
+    """The begin of a session of a ps without shared memory.
+
+    Args:
+        kinds: Of pushes.
+    """
     ReceivedMemory({}).share(pushes)
+    if pushes.is_local:
+        send_places(pushes, [NOWHERE] * kinds)
     FilledMemory.received(replies)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from support.exchange_samples import SIZE, WAIT_SECS, Graph, connect, ones, ps, worker
 
+from ps_service import exchanges as tested
 from ps_service.answer_threads import AnswerThreads
 from psfleet.errors import LostPeerError
 from psfleet.exchange.connection import Connection
@@ -26,9 +30,7 @@ def test_each_worker_gets_its_own_reply(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("segments", [1, 3])
-def test_after_the_first_step_no_large_message_goes_through_a_socket(
-    monkeypatch: pytest.MonkeyPatch, segments: int
-) -> None:
+def test_no_large_message_of_this_machine_goes_through_a_socket(monkeypatch: pytest.MonkeyPatch, segments: int) -> None:
     """A worker keeps replies for longer than a step; they stay as they were."""
     large = TensorKind(np.dtype(np.float32), 100_000)
     received: list[int] = []
@@ -48,14 +50,49 @@ def test_after_the_first_step_no_large_message_goes_through_a_socket(
                 value = np.full(large.size, 10 * step + segment, np.float32)
                 connections.start(session, 0, segment, 0, [value[:1000], value[1000:]])
             kept.append(connections.finish(session))
-            if step == 0:
-                assert max(received) == large.num_bytes
-                received.clear()
             for at, tensors in enumerate(kept[-2:], max(0, step - 1)):
                 assert [(tensor == 10 * at + segment + 1).all() for segment, tensor in enumerate(tensors)]
             del kept[:-1], tensors
         connections.close()
-    assert 0 < max(received) < 100, "headers"
+    assert 0 < max(received) < 1000, "greetings and headers"
+
+
+def mappings() -> set[str]:
+    """Those of shared memory, of both ends."""
+    return {line for line in Path("/proc/self/maps").read_text().splitlines() if "psfleet-exchange" in line}
+
+
+def test_the_memory_of_a_session_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if another one follows while it waits for a step, and if none follows."""
+    monkeypatch.setattr(tested, "ALIVE_SECS", 0.01)
+    large = TensorKind(np.dtype(np.float32), 100_000)
+    graph = Graph(kind=large)
+    with ps(monkeypatch, graph) as (exchanges, _), ThreadPoolExecutor(1) as pool:
+        # Of sessions of other tests.
+        others = mappings()
+        first, second = worker(incarnation=1, kind=large), worker(incarnation=2, kind=large)
+        graph.opens.clear()
+        step = pool.submit(first.exchange, connect(first, exchanges), 0, 0, [np.ones(large.size, np.float32)])
+        assert graph.arrived.acquire(timeout=WAIT_SECS)
+        assert len(mappings() - others) == 4, "pushes and replies, each of both ends"
+        connect(second, exchanges)
+        with pytest.raises(LostPeerError):
+            step.result(WAIT_SECS)
+        del step
+        graph.opens.set()
+        wait_until(lambda: len(mappings() - others) == 4, WAIT_SECS, "the end of the memory of the first session")
+        second.close()
+        wait_until(lambda: not mappings() - others, WAIT_SECS, "the end of the memory of the second one")
+
+
+def test_a_worker_hears_that_it_has_put_a_push_where_it_may_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = TensorKind(np.dtype(np.float32), 100_000)
+    with ps(monkeypatch, Graph(kind=large)) as (exchanges, _):
+        connections = worker(kind=large)
+        session = connect(connections, exchanges)
+        connections._peers[0]._places[0, 0] = 4096
+        with pytest.raises(LostPeerError, match="at 4096, where it may not"):
+            connections.exchange(session, 0, 0, [np.ones(large.size, np.float32)])
 
 
 def test_segments_of_a_step_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:

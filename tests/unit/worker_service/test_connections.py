@@ -43,11 +43,12 @@ class Ps:
     def __init__(self, answer: Answer = doubled) -> None:
         self.answer = answer
         self.segments: list[int] = []
+        self.num_segments = 1
         self.is_over = threading.Event()
 
     def serve(self, greeting: Greeting, pushes: Connection, replies: Connection) -> None:
         del greeting
-        share_nothing(pushes, replies)
+        share_nothing(pushes, replies, self.num_segments)
         pushes.set_timeout(None)
         try:
             while True:
@@ -69,7 +70,8 @@ def worker(
     with ExitStack() as stack:
         ports = [stack.enter_context(exchanging(address, None, lambda _: "", each.serve)) for each in ps]
         connections = Connections(GREETING, None, "ps", step_secs, unix_sockets)
-        for shard in range(len(ps)):
+        for shard, each in enumerate(ps):
+            each.num_segments = segments
             connections.expect(shard, messages(TensorKind(np.dtype(np.float32), SIZE), segments))
         stack.callback(connections.close)
         yield connections, lambda: connections.open([address] * len(ps), ports)
@@ -207,7 +209,7 @@ def test_a_push_that_fails_on_another_thread_ends_the_step() -> None:
 
     class Hasty(Ps):
         def serve(self, greeting: Greeting, pushes: Connection, replies: Connection) -> None:
-            share_nothing(pushes, replies)
+            share_nothing(pushes, replies, self.num_segments)
             Push.receive(pushes)
             doubled(replies, 0, np.zeros(SIZE, np.float32))
             pushes.close()
@@ -229,7 +231,7 @@ def test_a_push_that_cannot_be_sent_ends_a_step_whose_ps_gives_signs_of_life(mon
 
     class Busy(Ps):
         def serve(self, greeting: Greeting, pushes: Connection, replies: Connection) -> None:
-            share_nothing(pushes, replies)
+            share_nothing(pushes, replies, self.num_segments)
             Push.receive(pushes)
             while not self.is_over.wait(0.05):
                 Reply(Kind.ALIVE).send(replies)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import resource
 import socket
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -142,6 +144,41 @@ def test_a_machine_that_gives_no_memory_has_none(
     assert "are not put into shared memory: [Errno 1] not here" in caplog.text
 
 
+def test_a_python_without_files_in_memory_has_none(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.delattr(os, "MFD_CLOEXEC")
+    received, _ = shared({"a": LAYOUT})
+    assert received.free("a") == NOWHERE
+    assert "Python has no files in it" in caplog.text
+
+
+def test_a_process_that_may_have_no_more_files_gets_no_memory(caplog: pytest.LogCaptureFixture) -> None:
+    with both_ends() as (receiver, sender):
+        received = ReceivedMemory({"a": LAYOUT})
+        received.share(receiver)
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = os.dup(0)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
+        try:
+            filled = FilledMemory.received(sender)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert not filled.put(received.free("a"), LAYOUT, [values(1)])
+    assert "may have no more open files" in caplog.text
+
+
+def test_programs_that_are_started_do_not_inherit_a_file_that_arrives() -> None:
+    with both_ends() as (receiver, sender):
+        receiver.send_file(0)
+        file = sender.receive_file()
+        assert file is not None
+        assert not os.get_inheritable(file)
+        os.close(file)
+
+
 def test_a_sender_that_cannot_map_the_memory_puts_nothing_there(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -183,8 +220,14 @@ def test_an_end_that_is_closed_is_an_error() -> None:
 
 
 def test_no_file_is_left_open() -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    others = files()
     received, filled = shared({"a": LAYOUT})
     assert filled.put(received.free("a"), LAYOUT, [values(1)])
+    assert len(files() - others) == 2, "one of each end's mapping"
     del received, filled
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not files() - others
+
+
+def files() -> set[str]:
+    """Open files in memory of this process, by their descriptors."""
+    return {each.name for each in Path("/proc/self/fd").iterdir() if "psfleet-exchange" in os.path.realpath(each)}
