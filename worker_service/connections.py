@@ -90,6 +90,8 @@ class Connections:
         self.close()
         with self._lock:
             opening = self._opening = []
+            # They refer to the peers before, and to what was pushed.
+            self._sending = []
         greeting = self._greeting.model_copy(update={"session": secrets.token_hex(8)})
         peers: dict[int, Peer] = {}
         try:
@@ -101,7 +103,7 @@ class Connections:
                 if self._opening is not opening:
                     raise LostPeerError("the session was closed while its connections were opened")
                 self._opening = None
-                self._number, self._peers, self._sending = next(self._numbers), peers, []
+                self._number, self._peers = next(self._numbers), peers
                 return self._number
         except BaseException:
             # Also an interrupt: nothing else closes them.
@@ -112,7 +114,7 @@ class Connections:
     def close(self) -> None:
         """Ends the connections, those that are being opened included, and what waits for them; from any thread."""
         with self._lock:
-            peers, self._peers, self._number = self._peers, {}, 0
+            peers, self._peers, self._number, self._sending = self._peers, {}, 0, []
             opening, self._opening = self._opening or [], None
             for connection in opening:
                 connection.close()
@@ -172,7 +174,7 @@ class Connections:
         with self._lock:
             if session != self._number:
                 return
-            peers, self._peers, self._number = self._peers, {}, 0
+            peers, self._peers, self._number, self._sending = self._peers, {}, 0, []
         for peer in peers.values():
             peer.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +16,8 @@ from psfleet.exchange.connection import Connection
 from psfleet.exchange.message_layout import MessageLayout
 from psfleet.exchange.messages import MAX_TEXT_BYTES, NOWHERE, Kind, Push, Reply, receive_places
 from psfleet.exchange.shared_memory import FilledMemory, ReceivedMemory
+
+logger = logging.getLogger("psfleet.worker")
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,9 @@ class Peer:
     def _send_or_end(self, segment: int, loss: int, tensors: Sequence[np.ndarray]) -> None:
         try:
             self.send(segment, loss, tensors)
-        except Exception:
+        except Exception as error:
+            if not isinstance(error, OSError):
+                logger.exception("a push to ps %d failed", self._shard)
             # The ps may have the header, and would give signs of life until the deadline of the step.
             self._replies.close()
             raise

@@ -206,9 +206,10 @@ class WorkerSession:
             return list(self._sessions.run(self._step.gradients, options=self._options))
 
     def parameters(self) -> np.ndarray:
-        """The local parameters, float32 `[layout.parameters.size]`: a copy, in memory that no other process has."""
+        """The local parameters, float32 `[layout.parameters.size]`."""
         with translate_errors():
-            return np.concatenate(self._sessions.run(list(self._step.parameters)))
+            first, *others = self._sessions.run(list(self._step.parameters))
+            return np.concatenate([first, *others]) if others else np.asarray(first)
 
     def state(self) -> np.ndarray:
         """The local copy of state, of the same step as the parameters: uint8 `[layout.state.size]`."""

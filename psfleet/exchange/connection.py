@@ -111,14 +111,21 @@ class Connection:
         with self._in_use():
             # `socket.recv_fds` passes no flags on, without which programs that other threads start have the file, too.
             flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-            content, passed, found, _ = self._socket.recvmsg(len(FILE_BYTE), socket.CMSG_SPACE(DESCRIPTOR.size), flags)
-        files = [DESCRIPTOR.unpack_from(data)[0] for *_, data in passed if len(data) >= DESCRIPTOR.size]
+            content, passed, found, _ = self._socket.recvmsg(len(FILE_BYTE), socket.CMSG_LEN(DESCRIPTOR.size), flags)
+        files = [
+            DESCRIPTOR.unpack(data)[0]
+            for *kind, data in passed
+            if kind == [socket.SOL_SOCKET, socket.SCM_RIGHTS] and len(data) == DESCRIPTOR.size
+        ]
         if content != FILE_BYTE:
             for file in files:
                 os.close(file)
             raise ConnectionResetError(CLOSED)
         if found & socket.MSG_CTRUNC:
-            logger.warning("a file that another process has passed is not there: this one may have no more open files")
+            logger.warning(
+                "a process of this machine shares memory that this one may not open, as if it had too many open files: "
+                "messages go through the socket"
+            )
         return files[0] if files else None
 
     def _receive_pieces(self, left: list[memoryview]) -> None:

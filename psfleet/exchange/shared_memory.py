@@ -27,9 +27,12 @@ NUM_BUFFERS = 3
 """For each kind of message. One that is never filled takes no memory."""
 OWN_REFERENCES = 3
 """To a buffer that nobody else has: of its dict, of the loop, and of `sys.getrefcount`."""
-SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL if sys.platform == "linux" else 0
-"""A process that reads beyond the end of a file which was shortened gets SIGBUS."""
+F_ADD_SEALS, F_GET_SEALS = 1033, 1034
+SEALS = 0x1 | 0x2 | 0x4
+"""F_SEAL_SEAL, F_SEAL_SHRINK and F_SEAL_GROW: SIGBUS ends a process that reads beyond the end of a shortened file.
 
+By their numbers in Linux (fcntl.h), since Python has those names only if the C library did when it was built.
+"""
 K = TypeVar("K", bound=Hashable)
 
 logger = logging.getLogger("psfleet")
@@ -129,7 +132,7 @@ class FilledMemory:
         if file is None:
             return nothing
         try:
-            if fcntl.fcntl(file, fcntl.F_GET_SEALS) & SEALS != SEALS:
+            if fcntl.fcntl(file, F_GET_SEALS) & SEALS != SEALS:
                 raise ConnectionError("the other end shares a file that it can shorten")
             return cls(np.frombuffer(mmap.mmap(file, 0), np.uint8))
         except (OSError, ValueError) as error:
@@ -166,7 +169,7 @@ def _new_memory(size: int) -> tuple[int, mmap.mmap] | None:
         file = os.memfd_create("psfleet-exchange", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(file, size)
-            fcntl.fcntl(file, fcntl.F_ADD_SEALS, SEALS)
+            fcntl.fcntl(file, F_ADD_SEALS, SEALS)
             return file, mmap.mmap(file, size)
         except BaseException:
             os.close(file)

@@ -85,6 +85,20 @@ def test_the_memory_of_a_session_ends_with_it(monkeypatch: pytest.MonkeyPatch) -
         wait_until(lambda: not mappings() - others, WAIT_SECS, "the end of the memory of the second one")
 
 
+def test_a_push_that_fails_keeps_no_memory_of_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = TensorKind(np.dtype(np.float32), 100_000)
+    with ps(monkeypatch, Graph(num_segments=2, kind=large)) as (exchanges, _):
+        others = mappings()
+        connections = worker(segments=2, kind=large)
+        session = connect(connections, exchanges)
+        connections._peers[0]._pushes.close()
+        for segment in range(2):
+            connections.start(session, 0, segment, 0, [np.ones(large.size, np.float32)])
+        with pytest.raises(LostPeerError):
+            connections.finish(session)
+        wait_until(lambda: not mappings() - others, WAIT_SECS, "the end of the memory of the session")
+
+
 def test_a_worker_hears_that_it_has_put_a_push_where_it_may_not(monkeypatch: pytest.MonkeyPatch) -> None:
     large = TensorKind(np.dtype(np.float32), 100_000)
     with ps(monkeypatch, Graph(kind=large)) as (exchanges, _):
