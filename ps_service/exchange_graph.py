@@ -120,8 +120,7 @@ class ExchangeGraph:
 
     def call(self, segment: int, loss: int, worker: int) -> ExchangeCall | None:
         """The exchange of a worker; None: there is no such segment or loss. Prepared when it is first needed."""
-        key = (segment, loss, worker == CHIEF)
-        key = key if key in self._made else (segment, loss, False)
+        key = self._key(segment, loss, worker)
         if key not in self._made:
             return None
         with self._lock:
@@ -134,12 +133,13 @@ class ExchangeGraph:
 
     def layouts(self, worker: int) -> dict[tuple[int, int], MessageLayout]:
         """The tensors of the pushes of a worker, by segment and loss."""
-        found: dict[tuple[int, int], MessageLayout] = {}
-        for (segment, loss, is_chief), made in self._made.items():
-            if worker == CHIEF or not is_chief:
-                # The chief's follow those of others.
-                found[segment, loss] = made.layout
-        return found
+        keys = {(segment, loss) for segment, loss, _ in self._made}
+        return {key: self._made[self._key(*key, worker)].layout for key in keys}
+
+    def _key(self, segment: int, loss: int, worker: int) -> tuple[int, int, bool]:
+        """Of the operations of a worker: the chief has others if the segment has state."""
+        key = segment, loss, worker == CHIEF
+        return key if key in self._made else (segment, loss, False)
 
     def _prepared(self, fetches: Sequence[tf.Tensor], feeds: Sequence[tf.Tensor]) -> Callable[..., list[np.ndarray]]:
         """Not a callable of TensorFlow, which a server gets as a message: with copies of all tensors."""

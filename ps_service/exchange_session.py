@@ -52,7 +52,12 @@ class ExchangeSession:
         """
         try:
             self._share_memory()
-            self._serve_all()
+            # A worker that computes sends nothing for as long as it likes; the kernel finds out if its machine is lost.
+            # Nor does it read replies to its first pushes before it has made the last one.
+            self._pushes.set_timeout(None)
+            self._replies.set_timeout(self._graph.step_secs)
+            with closing(AnswerThreads()) as threads:
+                self._serve(None if self._graph.num_segments == 1 else threads)
         finally:
             # Others can have this session for longer.
             self._received, self._filled = ReceivedMemory({}), FilledMemory()
@@ -65,14 +70,6 @@ class ExchangeSession:
             # So that the first step, too, needs no memory of this process alone.
             send_places(self._pushes, [self._received.free(key) for key in sorted(layouts)])
         self._filled = FilledMemory.received(self._replies)
-
-    def _serve_all(self) -> None:
-        # A worker that computes sends nothing for as long as it likes; the kernel finds out if its machine is lost. Nor
-        # does it read replies to its first pushes before it has made the last one.
-        self._pushes.set_timeout(None)
-        self._replies.set_timeout(self._graph.step_secs)
-        with closing(AnswerThreads()) as threads:
-            self._serve(None if self._graph.num_segments == 1 else threads)
 
     def _serve(self, threads: AnswerThreads | None) -> None:
         """As `serve`, by threads beside this one; None: there is a single segment."""
@@ -143,7 +140,7 @@ class ExchangeSession:
         """Sends the reply to a push; raises as `Connection`."""
         free = self._received.free((push.segment, push.loss))
         reply = Reply(Kind.PULLED, push.segment, push.loss, sum(each.nbytes for each in pulled), push_at=free)
-        if self._filled.put(push.reply_at, MessageLayout.of(pulled), pulled):
+        if push.reply_at != NOWHERE and self._filled.put(push.reply_at, MessageLayout.of(pulled), pulled):
             reply, pulled = reply._replace(at=push.reply_at), []
         with self._sending:
             reply.send(self._replies, pulled)

@@ -62,10 +62,10 @@ class Peer:
         """Sends a push; raises OSError as `Connection`."""
         size = sum(each.nbytes for each in tensors)
         push = Push(segment, loss, size, reply_at=self._received.free(segment))
-        at = self._places.pop((segment, loss), NOWHERE)
+        at, layout = self._places.pop((segment, loss), NOWHERE), self._pushed.get((segment, loss))
         # The ps says why it takes no message of another size.
-        if at != NOWHERE and size == (layout := self._pushed[segment, loss]).num_bytes:
-            push, tensors = (push._replace(at=at), ()) if self._filled.put(at, layout, tensors) else (push, tensors)
+        if layout is not None and size == layout.num_bytes and self._filled.put(at, layout, tensors):
+            push, tensors = push._replace(at=at), ()
         push.send(self._pushes, tensors)
 
     def send_later(self, segment: int, loss: int, tensors: Sequence[np.ndarray]) -> Future[None]:

@@ -14,7 +14,10 @@ from psfleet.layout import ALIGNMENT_BYTES
 MAX_FREE = 4
 """Buffers that a pool keeps; one that is needed beyond them is made anew."""
 OWN_REFERENCES = 3
-"""To a buffer that nobody else has: of its tuple, of the loop, and of `sys.getrefcount`."""
+"""To a buffer that nobody else has: of its container, of a loop, and of `sys.getrefcount`.
+
+Not in a function that is called with the buffer: how many references a call has depends on Python and on debuggers.
+"""
 
 
 class BufferPool:

@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from psfleet.exchange.buffers import OWN_REFERENCES
 from psfleet.exchange.connection import Connection
 from psfleet.exchange.message_layout import MessageLayout
 from psfleet.exchange.messages import NOWHERE
@@ -25,8 +26,6 @@ MIN_BYTES = 1 << 10
 """Of a message, from which on it takes no more time than a socket."""
 NUM_BUFFERS = 3
 """For each kind of message. One that is never filled takes no memory."""
-OWN_REFERENCES = 3
-"""To a buffer that nobody else has: of its dict, of the loop, and of `sys.getrefcount`."""
 F_ADD_SEALS, F_GET_SEALS = 1033, 1034
 SEALS = 0x1 | 0x2 | 0x4
 """F_SEAL_SEAL, F_SEAL_SHRINK and F_SEAL_GROW: SIGBUS ends a process that reads beyond the end of a shortened file.
@@ -56,7 +55,7 @@ class ReceivedMemory(Generic[K]):
     def share(self, connection: Connection) -> None:
         """Makes the memory, and passes it to the other end, which calls `FilledMemory.received`.
 
-        Where there can be none, the other end is told so. By TCP there is none, and nothing is sent.
+        If no memory can be made, it tells the other end so. On a TCP connection it shares nothing and sends nothing.
 
         Raises:
             OSError: As `Connection`.
@@ -125,23 +124,22 @@ class FilledMemory:
         """That which the other end shares; without any if it has none, or if it cannot be mapped.
 
         Raises:
-            OSError: As `Connection`.
+            OSError: As `Connection`; `ConnectionError` if the other end could shorten the file.
         """
-        nothing = cls()
         file = connection.receive_file() if connection.is_local else None
         if file is None:
-            return nothing
+            return cls()
         try:
-            if fcntl.fcntl(file, F_GET_SEALS) & SEALS != SEALS:
-                raise ConnectionError("the other end shares a file that it can shorten")
-            return cls(np.frombuffer(mmap.mmap(file, 0), np.uint8))
+            is_sealed = fcntl.fcntl(file, F_GET_SEALS) & SEALS == SEALS
+            content = np.frombuffer(mmap.mmap(file, 0), np.uint8) if is_sealed else None
         except (OSError, ValueError) as error:
-            if isinstance(error, ConnectionError):
-                raise
             logger.warning("messages to a process of this machine are not put into shared memory: %s", error)
-            return nothing
+            return cls()
         finally:
             os.close(file)
+        if content is None:
+            raise ConnectionError("the other end shares a file that it can shorten")
+        return cls(content)
 
     def put(self, at: int, layout: MessageLayout, pieces: Sequence[np.ndarray]) -> bool:
         """Copies a message to a place that the other end has named; False: there is none.
