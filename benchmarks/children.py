@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import subprocess
 import tempfile
@@ -13,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from psfleet.service.library_variables import for_kernels
 
 GRACE_SECS = 30.0
 """From SIGTERM to SIGKILL: enough for a psfleet launcher to end its own children."""
@@ -33,8 +36,14 @@ class Child:
         self.log = log
         self.has_ended = False
         with log.open("wb") as stderr:
+            # Peers compute with oneDNN where psfleet does.
             self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                env={**for_kernels(), **os.environ},
             )
         if self.process.stdin is None or self.process.stdout is None:
             raise ChildError(f"{name} was started without pipes")

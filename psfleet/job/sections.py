@@ -98,7 +98,10 @@ class Summaries(Section):
 
 
 class Device(Section):
-    """Threads and accelerators of each process."""
+    """Threads and accelerators of each process.
+
+    On x86-64 TensorFlow computes with oneDNN, unless its environment has `TF_ENABLE_ONEDNN_OPTS: "0"`.
+    """
 
     intra_op_threads: NonNegativeInt | None = Field(
         None,

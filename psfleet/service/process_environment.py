@@ -7,7 +7,7 @@ from collections.abc import Mapping, MutableMapping
 from importlib.util import find_spec
 
 from psfleet.errors import UsageError
-from psfleet.service.library_variables import FOR_TENSORFLOW, MEMORY, for_loaders
+from psfleet.service.library_variables import FOR_TENSORFLOW, MEMORY, for_kernels, for_loaders
 from psfleet.service.settings import LOADERS
 
 
@@ -40,5 +40,6 @@ def prepare_tensorflow(environ: MutableMapping[str, str] | None = None) -> None:
     """
     require_tensorflow()
     env = os.environ if environ is None else environ
-    env.update({name: value for name, value in FOR_TENSORFLOW.items() if name not in env})
+    for name, value in {**FOR_TENSORFLOW, **for_kernels()}.items():
+        env.setdefault(name, value)
     env.update(for_loaders(env, env.get(LOADERS, "")))

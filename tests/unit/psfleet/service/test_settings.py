@@ -173,6 +173,24 @@ def test_variables_of_tensorflow_are_set_unless_the_user_has_set_them() -> None:
 
 
 @pytest.mark.parametrize(
+    ("machine", "given", "expected"),
+    [
+        ("x86_64", {}, "1"),
+        ("x86_64", {"TF_ENABLE_ONEDNN_OPTS": "0"}, "0"),
+        ("aarch64", {}, None),
+        ("aarch64", {"TF_ENABLE_ONEDNN_OPTS": "1"}, "1"),
+    ],
+)
+def test_tensorflow_computes_with_onednn_on_x86_unless_the_user_says_no(
+    monkeypatch: pytest.MonkeyPatch, machine: str, given: dict[str, str], expected: str | None
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    environ = dict(given)
+    process_environment.prepare_tensorflow(environ)
+    assert environ.get("TF_ENABLE_ONEDNN_OPTS") == expected
+
+
+@pytest.mark.parametrize(
     ("given", "expected"),
     [
         ({}, "127.0.0.1,127.0.0.2,a-loader-0"),
