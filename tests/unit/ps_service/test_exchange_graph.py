@@ -28,8 +28,15 @@ LAYOUT = Layout.plan([TensorSpec("w", (SIZE,))], [], [], num_ps=1, bucket_bytes=
 RATE = 0.5
 
 
+WITH_STATE = Layout.plan(
+    [TensorSpec("w", (SIZE,))], [TensorSpec("counts", (SIZE,), "int64")], [], num_ps=1, bucket_bytes=4096
+)
+
+
 @contextmanager
-def shard(run: str, step_secs: float = WAIT_SECS, **update: Any) -> Iterator[tuple[ShardGraph, ExchangeGraph]]:
+def shard(
+    run: str, step_secs: float = WAIT_SECS, layout: Layout = LAYOUT, **update: Any
+) -> Iterator[tuple[ShardGraph, ExchangeGraph]]:
     """A shard of two workers whose parameters are zeros, with SGD."""
     job = parse_job(
         {
@@ -42,9 +49,9 @@ def shard(run: str, step_secs: float = WAIT_SECS, **update: Any) -> Iterator[tup
             "deadlines": {"step_secs": step_secs},
         }
     )
-    plan = ShardPlan(run, 1, 0, job, LAYOUT, Path())
-    none = np.zeros(0, np.uint8)
-    content = ShardContent(np.zeros(LAYOUT.parameters.shard_size, np.float32), {}, {}, none, none)
+    plan = ShardPlan(run, 1, 0, job, layout, Path())
+    parameters, state = np.zeros(layout.parameters.shard_size, np.float32), np.zeros(layout.state.shard_size, np.uint8)
+    content = ShardContent(parameters, {}, {}, state, np.zeros(0, np.uint8))
     with tf_server([container_name(run, 1)]) as address:
         target = f"grpc://{address.data}"
         graph, exchanges = ShardGraph(target, plan, 0, content), ExchangeGraph(target, plan)
@@ -91,6 +98,17 @@ def test_a_sync_step_gives_each_worker_the_average(calls: str) -> None:
                 assert numbers == [step + 1, 100]
                 np.testing.assert_allclose(parameters, -RATE * 1.5 * (step + 1))
         assert graph.counters().pushed[:2].tolist() == graph.counters().used[:2].tolist() == [3, 3]
+
+
+def test_the_chief_alone_pushes_state_other_than_numbers_of_floating_point() -> None:
+    with shard("state", layout=WITH_STATE, mode="sync") as (_, exchanges):
+        sizes = []
+        for worker in range(2):
+            call = exchanges.call(0, 0, worker)
+            assert call is not None
+            sizes.append(call.pushed.num_bytes)
+            assert exchanges.layouts(worker)[0, 0].num_bytes == call.pushed.num_bytes
+        assert sizes[0] == sizes[1] + WITH_STATE.state.shard_size
 
 
 def test_an_async_gradient_is_applied_and_answered(calls: str) -> None:

@@ -85,6 +85,19 @@ def test_the_memory_of_a_session_ends_with_it(monkeypatch: pytest.MonkeyPatch) -
         wait_until(lambda: not mappings() - others, WAIT_SECS, "the end of the memory of the second one")
 
 
+def test_an_ended_session_has_no_memory_while_others_have_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = TensorKind(np.dtype(np.float32), 100_000)
+    with ps(monkeypatch, Graph(kind=large)) as (exchanges, _):
+        others = mappings()
+        connections = worker(kind=large)
+        connect(connections, exchanges)
+        wait_until(lambda: len(mappings() - others) == 4, WAIT_SECS, "pushes and replies, each of both ends")
+        (session,) = exchanges._sessions.values()
+        connections.close()
+        wait_until(lambda: not mappings() - others, WAIT_SECS, "the end of its memory")
+        assert session.greeting.worker == 0
+
+
 def test_a_push_that_fails_keeps_no_memory_of_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
     large = TensorKind(np.dtype(np.float32), 100_000)
     with ps(monkeypatch, Graph(num_segments=2, kind=large)) as (exchanges, _):
@@ -182,13 +195,16 @@ def test_a_worker_hears_why_its_exchange_failed(monkeypatch: pytest.MonkeyPatch)
             connections.exchange(session, 0, 0, ones())
 
 
-@pytest.mark.parametrize("sizes", [[SIZE + 1], [1]])
-def test_a_push_of_another_size_ends_the_session(monkeypatch: pytest.MonkeyPatch, sizes: list[int]) -> None:
-    with ps(monkeypatch, Graph()) as (exchanges, _):
-        connections = worker()
+@pytest.mark.parametrize("expected", [SIZE, pytest.param(100_000, id="shared memory")])
+@pytest.mark.parametrize("change", [1, -1])
+def test_a_push_of_another_size_ends_the_session(monkeypatch: pytest.MonkeyPatch, expected: int, change: int) -> None:
+    kind = TensorKind(np.dtype(np.float32), expected)
+    with ps(monkeypatch, Graph(kind=kind)) as (exchanges, _):
+        connections = worker(kind=kind)
         session = connect(connections, exchanges)
-        with pytest.raises(LostPeerError):
-            connections.exchange(session, 0, 0, [np.ones(size, np.float32) for size in sizes])
+        size = expected + change
+        with pytest.raises(LostPeerError, match=f"a push of {size * 4} bytes to segment 0 and loss 0"):
+            connections.exchange(session, 0, 0, [np.ones(size, np.float32)])
 
 
 def test_a_push_to_a_segment_that_does_not_exist_ends_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
