@@ -214,7 +214,9 @@ class Worker:
             logger.info("the fleet has made its last step without this worker, which was at step %d", step)
         else:
             self._progress.peer_lost()
-            logger.warning("lost a peer at step %d: %s", step, error, extra={"event": "lost_peer", "step": step})
+            # A process that has pulled nothing yet does not know the step.
+            when = f"at step {step}" if step or self._progress.pulls else "before its first step"
+            logger.warning("lost a peer %s: %s", when, error, extra={"event": "lost_peer", "step": step})
         if isinstance(error, UnreachableError):
             error = located(error, context.tasks.ps) if is_healthy else error
         elif not (isinstance(error, LostConnectionError) or is_done or "DeadlineExceeded" in str(error)) and is_healthy:

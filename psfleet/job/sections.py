@@ -100,7 +100,9 @@ class Summaries(Section):
 class Device(Section):
     """Threads and accelerators of each process.
 
-    On x86-64 TensorFlow computes with oneDNN, unless its environment has `TF_ENABLE_ONEDNN_OPTS: "0"`.
+    On x86-64 TensorFlow computes with oneDNN, unless the environment variable `TF_ENABLE_ONEDNN_OPTS` is 0: that of
+    the command if processes run on this machine, in `kubernetes.env`, or of an image made from psfleet's for Docker
+    Compose. A client of a standing fleet needs the fleet's value.
     """
 
     intra_op_threads: NonNegativeInt | None = Field(

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from psfleet.addresses import LOOPBACK, Address
-from psfleet.errors import LostPeerError
+from psfleet.errors import BadJobError, LostPeerError
 
 LOW, HIGH = 15000, 30000
 """Range of ports, below those of outgoing connections on Linux (32768 and up), which could take a port meanwhile."""
@@ -25,10 +25,14 @@ def free_addresses(count: int) -> list[Address]:
 
     Raises:
         LostPeerError: There are not so many.
+        BadJobError: There never are.
     """
+    most = (HIGH - LOW) // 2
+    if count > most:
+        raise BadJobError(f"the fleet has {count} processes on this machine, expected at most {most}")
     addresses: list[Address] = []
     # Not the generator of `random`, which programs seed: two with one seed would try the same ports.
-    ports = iter(random.SystemRandom().sample(range(LOW, HIGH, 2), (HIGH - LOW) // 2))
+    ports = iter(random.SystemRandom().sample(range(LOW, HIGH, 2), most))
     while len(addresses) < count:
         port = next(ports, None)
         if port is None:

@@ -28,8 +28,8 @@ class JsonLines(Generic[RecordT]):
 
     _record: type[RecordT]
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
 
     def append(self, record: RecordT) -> None:
         """Appends one line, after ending an incomplete last line, which `read` skips."""

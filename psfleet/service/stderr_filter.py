@@ -9,8 +9,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-TENSORFLOWS_OWN = re.compile(r"WARNING: All log messages before absl::InitializeLog|I\d{4} \d\d:\d\d:\d\d")
-"""Lines that TensorFlow writes when it is imported, whatever its log level is."""
+TENSORFLOWS_OWN = re.compile(
+    r"WARNING: All log messages before absl::InitializeLog|I\d{4} \d\d:\d\d:\d\d"
+    r"|E\d{4} [^]]*util\.cc:\d+\] oneDNN supports DT_\w+ only on platforms with"
+)
+"""Lines that TensorFlow writes when it is imported, whatever its log level is, and those that say that tensors of a
+type, such as masks, are computed without oneDNN."""
 
 
 @contextmanager

@@ -55,7 +55,8 @@ class Fleet:
         batches: Any = SimpleNamespace(wait_ended=0.0, announce_first=lambda: None, interruptible=lambda: lambda: None)
         self.batches = batches
         front_end: Any = None
-        self._worker = Worker(context, front_end, batches, heartbeat, TrainingProgress())
+        self.progress = TrainingProgress()
+        self._worker = Worker(context, front_end, batches, heartbeat, self.progress)
 
     def lose(self, at: float, error: LostPeerError | None = None) -> None:
         """The worker loses a peer."""
@@ -130,6 +131,18 @@ def test_a_worker_that_the_fleet_has_finished_without_goes_on_to_the_end(
     for at in range(2 * SAME_ERROR_LIMIT):
         fleet.lose(9000.0 + at, LostPeerError("the wait for the data set of worker 1 was interrupted"))
     assert set(caplog.messages) == {"the fleet has made its last step without this worker, which was at step 0"}
+
+
+def test_a_loss_is_logged_with_the_step_if_the_worker_knows_it(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
+    """A process that replaces another one opens its session at the step of the run."""
+    fleet.lose(at=1)
+    fleet.progress.session_opened(2146)
+    fleet.lose(at=2)
+    expected = "DeadlineExceeded: a ps went away"
+    assert caplog.messages == [
+        f"lost a peer before its first step: {expected}",
+        f"lost a peer at step 2146: {expected}",
+    ]
 
 
 @pytest.mark.parametrize(

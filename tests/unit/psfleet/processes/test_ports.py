@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from psfleet.errors import LostPeerError
+from psfleet.errors import BadJobError, LostPeerError
 from psfleet.processes import ports
 
 
@@ -42,6 +42,12 @@ def test_a_pair_that_was_given_out_is_not_given_to_another_until_many_more_were(
     monkeypatch.setattr(ports, "HIGH", address.port + 2)
     assert ports.free_addresses(1) == [address]
     ports._release()
+
+
+def test_more_processes_than_there_are_ports_are_a_bad_job() -> None:
+    """Of exit code 78: a retry would end the same way."""
+    with pytest.raises(BadJobError, match="the fleet has 7501 processes on this machine, expected at most 7500"):
+        ports.free_addresses(7501)
 
 
 @pytest.mark.parametrize("taken", [0, 1], ids=["TensorFlow's port", "the control port"])

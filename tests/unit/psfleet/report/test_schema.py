@@ -93,6 +93,12 @@ def test_a_history_without_a_file_is_empty(tmp_path: Path) -> None:
     assert history.curve() == []
 
 
+def test_a_history_is_read_by_a_path_that_is_text(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    History(path).append(point(1))
+    assert History(str(path)).curve() == [point(1)]
+
+
 def test_a_history_is_continued_by_another_process(tmp_path: Path) -> None:
     History(tmp_path / "history.jsonl").append(point(1))
     History(tmp_path / "history.jsonl").append(point(2))

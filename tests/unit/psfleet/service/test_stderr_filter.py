@@ -13,6 +13,8 @@ from psfleet.service.stderr_filter import without_tensorflows_own
 NOISE = (
     b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
     b"I0000 00:00:1234.5 123 port.cc:153] oneDNN custom operations are on.\n"
+    b"E0000 00:00:1234.5 123 util.cc:131] oneDNN supports DT_BOOL only on platforms with AVX-512. Falling back to the "
+    b"default Eigen-based implementation if present.\n"
 )
 
 
