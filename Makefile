@@ -127,7 +127,7 @@ wheel: venv ## Builds dist/psfleet-*.whl
 	rm -rf build
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
-bench: venv ## Measures steps of psfleet and of its peers, in turn (under 30 minutes); ARGS go to the benchmark
+bench: venv ## Measures steps of psfleet and of its peers, in turn (18 to 40 minutes); ARGS go to the benchmark
 	$(BIN)/python -m benchmarks.sync_step $(ARGS)
 
 bench-peers: venv ## Creates the environments of the peers in .bench: PyTorch, and Ray with the TensorFlow of .venv
