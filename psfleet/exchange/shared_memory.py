@@ -55,7 +55,7 @@ class ReceivedMemory(Generic[K]):
     def share(self, connection: Connection) -> None:
         """Makes the memory, and passes it to the other end, which calls `FilledMemory.received`.
 
-        If no memory can be made, it tells the other end so. On a TCP connection it shares nothing and sends nothing.
+        If the memory cannot be allocated, the other end is told. A TCP connection shares none: nothing is sent.
 
         Raises:
             OSError: As `Connection`.

@@ -25,12 +25,10 @@ from psfleet.tf import container_name
 WAIT_SECS = 60.0
 SIZE = 64
 LAYOUT = Layout.plan([TensorSpec("w", (SIZE,))], [], [], num_ps=1, bucket_bytes=4096)
-RATE = 0.5
-
-
 WITH_STATE = Layout.plan(
     [TensorSpec("w", (SIZE,))], [TensorSpec("counts", (SIZE,), "int64")], [], num_ps=1, bucket_bytes=4096
 )
+RATE = 0.5
 
 
 @contextmanager
