@@ -29,7 +29,9 @@ def free_addresses(count: int) -> list[Address]:
     """
     most = (HIGH - LOW) // 2
     if count > most:
-        raise BadJobError(f"the fleet has {count} processes on this machine, expected at most {most}")
+        raise BadJobError(
+            f"{count} processes on this machine, expected at most {most}, which have a pair of ports each"
+        )
     addresses: list[Address] = []
     # Not the generator of `random`, which programs seed: two with one seed would try the same ports.
     ports = iter(random.SystemRandom().sample(range(LOW, HIGH, 2), most))

@@ -84,5 +84,6 @@ def test_convolutions_give_the_same_weights_as_without_onednn(
 ) -> None:
     found = trained(tmp_path, True, *flags)
     assert found.keys() == expected.keys()
+    assert all(value.any() for value in expected.values()), "biases begin as zeros"
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-4, err_msg=name)

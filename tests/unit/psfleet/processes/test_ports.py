@@ -46,7 +46,9 @@ def test_a_pair_that_was_given_out_is_not_given_to_another_until_many_more_were(
 
 def test_more_processes_than_there_are_ports_are_a_bad_job() -> None:
     """Of exit code 78: a retry would end the same way."""
-    with pytest.raises(BadJobError, match="the fleet has 7501 processes on this machine, expected at most 7500"):
+    with pytest.raises(
+        BadJobError, match="7501 processes on this machine, expected at most 7500, which have a pair of ports each"
+    ):
         ports.free_addresses(7501)
 
 
