@@ -19,7 +19,7 @@ from psfleet.tf.program_data import training_data
 from worker_service.batch_reader import Reading
 from worker_service.examples_in_memory import in_memory
 from worker_service.input_pipeline import batch_spec, prefetched
-from worker_service.random_data import is_random
+from worker_service.random_data import is_random, set_generators
 
 logger = logging.getLogger("psfleet.worker")
 
@@ -134,7 +134,7 @@ class DataShard:
             return too_small(self._job, self.index, int(examples.reduce(np.int64(0), lambda count, _: count + 1)))
 
     def _made(self, epoch: int, reading: Reading) -> tf.data.Dataset:
-        """The data set, whose random operations without a seed get one that is a function of the epoch.
+        """The data set; its random operations without a seed, and its generators, get one that the epoch gives.
 
         `train` is called again if a trace of the step, which waits no longer than `slow_secs`, has set another seed
         meanwhile.
@@ -142,14 +142,15 @@ class DataShard:
         Raises:
             ReadingClosedError: The reader was closed.
         """
-        entropy = [self._job.train.seed, self.index, epoch]
-        seed = _nonzero(int(np.random.SeedSequence(entropy).generate_state(1)[0]))
+        sequence = np.random.SeedSequence([self._job.train.seed, self.index, epoch])
+        seed = _nonzero(int(sequence.generate_state(1)[0]))
         while True:
             with self._seeded(seed) as is_kept:
                 reading.check()
                 dataset = training_data(self._program, self._job, self.index, self._num_shards)
                 reading.check()
                 if is_kept():
+                    set_generators(dataset, sequence)
                     return dataset
             logger.warning(
                 "train(%d, %d) took longer than deadlines.slow_secs, and a new session has set TensorFlow's global "

@@ -38,14 +38,15 @@ def write(request: versions.Request, folder: Path) -> str:
         return graph_export.write(checkpoint, program, job, folder, request.kind)
     model = built_model(program, job)
     export.assign(checkpoint, model)
-    x = inputs_of(model, first_batch(program, job)[0])
+    batch, spec = first_batch(program, job)
+    x = inputs_of(model, batch[0])
     if request.kind == versions.LITERT:
         # Imported here because the other formats do not need its package.
         from worker_service import litert_export
 
         return litert_export.write(model, x, folder, program, job, request)
     save = keras_file if request.kind == versions.KERAS else saved_model
-    return compared(model, save(model, x, folder, job), x, job)
+    return compared(model, save(model, spec[0], folder, job), x, job)
 
 
 def main() -> None:

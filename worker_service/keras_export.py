@@ -28,8 +28,12 @@ ONLY_INPUT = "args_0"
 """Name that Keras gives to the only input of a model that is neither Sequential nor functional."""
 
 
-def saved_model(model: keras.Model, x: Any, folder: Path, job: Job) -> Callable[[Any], Any]:
-    """Writes a SavedModel, and returns the function that a server of it calls."""
+def saved_model(model: keras.Model, spec: Any, folder: Path, job: Job) -> Callable[[Any], Any]:
+    """Writes a SavedModel, and returns the function that a server of it calls.
+
+    Args:
+        spec: A `tf.TensorSpec` `[None, ...]` for each tensor of the training batches' x.
+    """
     # Keras would take all inputs of another model for float32.
     is_known = isinstance(model, keras.Sequential | Functional)
 
@@ -40,22 +44,18 @@ def saved_model(model: keras.Model, x: Any, folder: Path, job: Job) -> Callable[
     with saving(job, "exporting the model"):
         archive = keras.export.ExportArchive()
         archive.track(model)
-        archive.add_endpoint("serve", serve, get_input_signature(model) if is_known else [_signature(x)])
+        archive.add_endpoint("serve", serve, get_input_signature(model) if is_known else [_signature(spec)])
         archive.write_out(folder, verbose=False)
     with user_code(job, "loading the exported model"):
         loaded: Any = tf.saved_model.load(folder)
     return lambda inputs: loaded.serve(inputs)
 
 
-def _signature(x: Any) -> Any:
+def _signature(spec: Any) -> Any:
     """The specification of each tensor of a batch; those of a dict have its keys as their names."""
-    if isinstance(x, Mapping) and all(isinstance(value, tf.Tensor) for value in x.values()):
-        return {key: _spec(value, str(key)) for key, value in x.items()}
-    return tf.nest.map_structure(_spec, x)
-
-
-def _spec(value: tf.Tensor, name: str | None = None) -> tf.TensorSpec:
-    return tf.TensorSpec([None, *value.shape[1:]], value.dtype, name)
+    if isinstance(spec, Mapping) and all(isinstance(each, tf.TensorSpec) for each in spec.values()):
+        return {key: tf.TensorSpec(each.shape, each.dtype, str(key)) for key, each in spec.items()}
+    return spec
 
 
 def compared(model: keras.Model, loaded: Callable[[Any], Any], x: Any, job: Job) -> str:
@@ -91,9 +91,9 @@ def require_equal(
             )
 
 
-def keras_file(model: keras.Model, x: Any, folder: Path, job: Job) -> Callable[[Any], Any]:
+def keras_file(model: keras.Model, spec: Any, folder: Path, job: Job) -> Callable[[Any], Any]:
     """Writes `model.keras`, and returns the loaded model's function."""
-    del x
+    del spec
     with saving(job, "saving the model"):
         model.save(folder / versions.KERAS_FILE)
     with user_code(job, "loading the saved model"):

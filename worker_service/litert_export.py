@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from psfleet.checkpoint import versions
 from psfleet.errors import ProgramError, UsageError
@@ -44,7 +45,7 @@ def write(model: keras.Model, x: Any, folder: Path, program: KerasProgram, job: 
     # Before the conversion, which discards what the program prints.
     examples = [] if request.calibrate is None else litert.calibration(program, job, request.calibrate, named)
     with tempfile.TemporaryDirectory() as temporary:
-        saved_model(model, x, Path(temporary), job)
+        saved_model(model, tf.nest.map_structure(_of_any_number, x), Path(temporary), job)
         content = written = litert.converted(Path(temporary), job)
         verified = compared(model, litert.loaded(content, job, named), x, job)
         if examples:
@@ -63,6 +64,10 @@ def write(model: keras.Model, x: Any, folder: Path, program: KerasProgram, job: 
         f"{verified}; float {len(content):,} bytes{_listed(before)}; int8 {len(written):,} bytes "
         f"({len(written) / len(content):.2f} of float){_listed(after)}; {calibrated}"
     )
+
+
+def _of_any_number(value: tf.Tensor) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *value.shape[1:]], value.dtype)
 
 
 def check_loss(before: Mapping[str, float], after: Mapping[str, float], job: Job, max_loss: float | None) -> None:

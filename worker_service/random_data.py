@@ -1,6 +1,7 @@
-"""Finds operations in a data set: random ones, and those that call Python.
+"""Finds operations in a data set: random ones, and those that call Python; and sets the state of its generators.
 
-Every iterator starts random operations again from seeds that are fixed in its graph.
+Every iterator starts random operations again from seeds that are fixed in its graph. Generators, which the random
+layers of Keras have, keep their state in a variable.
 """
 
 from __future__ import annotations
@@ -8,14 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+KERAS, TENSORFLOW = "seed_generator_state", "StateVar"
+"""Names of the state, an int64 vector, of `keras.random.SeedGenerator` (seed, count) and of `tf.random.Generator`."""
+RANDOM = ("ShuffleDataset", "ShuffleAndRepeatDataset", "RandomDataset", "Rng", "Stateful", "NonDeterministicInts")
+"""Beginnings of the names of random operations; `tf.random.Generator` has `Rng` and `Stateful`."""
+ASSIGNS = ("Assign", "ResourceScatter")
+"""Beginnings of the names of operations that change a variable."""
 PYTHON_CALLS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 """Operations that call Python."""
 
 
 def is_random(dataset: tf.data.Dataset) -> bool:
-    """Whether a data set shuffles anew in each iteration, or has random operations with a state.
+    """Whether a data set shuffles anew in each iteration, or has random operations with a state, or changes variables.
 
     Stateless random operations have none, and what a Python generator draws cannot be seen.
     """
@@ -47,5 +55,28 @@ def _nodes(dataset: Any) -> Iterator[Any]:
 
 
 def _is_random_node(node: Any) -> bool:
-    """Stateful random operations have two seeds as attributes, data sets inside functions as inputs."""
-    return "seed2" in node.attr or node.op.startswith(("ShuffleDataset", "ShuffleAndRepeatDataset", "RandomDataset"))
+    """Some random operations have two seeds as attributes, others a variable."""
+    is_random = node.op.startswith(RANDOM) and node.op != "StatefulPartitionedCall"
+    return is_random or "seed2" in node.attr or node.op.startswith(ASSIGNS)
+
+
+def set_generators(dataset: tf.data.Dataset, seed: np.random.SeedSequence) -> None:
+    """Sets the state of the generators that the functions of a data set draw from: a function of the seed alone."""
+    found = {id(variable): variable for variable in _generators(dataset)}
+    for variable, own in zip(found.values(), seed.spawn(len(found)), strict=True):
+        words = own.generate_state(variable.shape.num_elements()).astype(np.int64)
+        if _name(variable) == KERAS:
+            words[1:] = 0
+        variable.assign(words)
+
+
+def _generators(dataset: Any) -> Iterator[tf.Variable]:
+    for function in dataset._functions():
+        variables = function.function.graph.variables
+        yield from (each for each in variables if _name(each) in (KERAS, TENSORFLOW) and each.dtype == tf.int64)
+    for source in dataset._inputs():
+        yield from _generators(source)
+
+
+def _name(variable: tf.Variable) -> str:
+    return str(variable.name).rpartition("/")[2].partition(":")[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import date
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -15,12 +16,18 @@ def _reject_bool(value: object) -> object:
     return value
 
 
-def _require_finite(options: dict[str, Any]) -> dict[str, Any]:
+def _require_json(options: dict[str, Any]) -> dict[str, Any]:
     waiting: list[Any] = [options]
     while waiting:
         value = waiting.pop()
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{value} is in it, expected finite numbers")
+        if isinstance(value, date | bytes | set):
+            raise ValueError(f"a {type(value).__name__}, {value}, is in it, expected text (in quotes) or a list")
+        if isinstance(value, dict):
+            for key in value:
+                if not isinstance(key, str):
+                    raise ValueError(f"the key {key!r} is in it, expected text (in quotes) as keys")
         waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else []
     return options
 
@@ -30,8 +37,8 @@ Real = Annotated[float, Field(strict=False, allow_inf_nan=False), BeforeValidato
 Positive = Annotated[Real, Field(gt=0)]
 NonNegative = Annotated[Real, Field(ge=0)]
 Fraction = Annotated[Real, Field(ge=0, lt=1)]
-Options = Annotated[dict[str, Any], AfterValidator(_require_finite)]
-"""Keyword arguments of the user's code. Other processes receive them as JSON, which has no NaN and no infinity."""
+Options = Annotated[dict[str, Any], AfterValidator(_require_json)]
+"""Keyword arguments of the user's code, as JSON has them, which other processes receive: no NaN, no dates."""
 PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 MAX_PORT = 65531

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -19,14 +20,16 @@ from psfleet.tf.parts import PartError
 
 T = TypeVar("T")
 
+logger = logging.getLogger("psfleet")
+
 PSFLEET_BATCHES = "if the data set yields batches, remove its batch(): psfleet batches"
 
 
 def built_model(program: KerasProgram, job: Job) -> keras.Model:
     """A fresh, built Keras model whose initial weights are a function of `job.train.seed`.
 
-    An unbuilt model is built by calling it on the first batch of shard 0, and once more as in training. Keras' global
-    state is cleared first.
+    An unbuilt model is built by calling it on the first batch of shard 0, and once more as in training; a Sequential
+    one is built before that, for the sizes that differ between batches. Keras' global state is cleared first.
 
     Raises:
         ProgramError: `model()` raised or returned something else, or the model raised on the batch.
@@ -37,16 +40,12 @@ def built_model(program: KerasProgram, job: Job) -> keras.Model:
             f"program {job.program!r}: KerasProgram.model is a model, expected a function that makes and returns one: "
             "each process makes its own"
         )
-    # Without a collection of garbage, which looks at every imported module that is not frozen: 0.3 CPU seconds.
-    keras.backend.clear_session(free_memory=False)
-    keras.utils.set_random_seed(job.train.seed)
-    with user_code(job, "model()"):
-        model = program.model()
-    if not isinstance(model, keras.Model):
-        raise ProgramError(f"program {job.program!r}: model() returned {type(model).__name__}, expected keras.Model")
+    model = _made_model(program, job)
     if not model.built:
-        batch = first_batch(program, job)
+        batch, spec = first_batch(program, job)
         x = batch[0]
+        if isinstance(model, keras.Sequential) and not _is_built_for(model, spec[0]):
+            model = _made_model(program, job)
         with (
             batches_explained(tf.nest.map_structure(lambda tensor: tensor.shape, batch)),
             user_code(job, "building the model on its first batch"),
@@ -54,6 +53,33 @@ def built_model(program: KerasProgram, job: Job) -> keras.Model:
             model(x)
             _build_for_training(model, x)
     return model
+
+
+def _made_model(program: KerasProgram, job: Job) -> keras.Model:
+    # Without a collection of garbage, which looks at every imported module that is not frozen: 0.3 CPU seconds.
+    keras.backend.clear_session(free_memory=False)
+    keras.utils.set_random_seed(job.train.seed)
+    with user_code(job, "model()"):
+        model = program.model()
+    if not isinstance(model, keras.Model):
+        raise ProgramError(f"program {job.program!r}: model() returned {type(model).__name__}, expected keras.Model")
+    return model
+
+
+def _is_built_for(model: keras.Sequential, spec: Any) -> bool:
+    """Builds a model for batches of all sizes, if they differ; whether it is as it was, or built.
+
+    On a batch alone it would be built for the size of that.
+    """
+    if not isinstance(spec, tf.TensorSpec) or None not in (spec.shape[1:] if spec.shape.rank else ()):
+        return True
+    try:
+        model.build(tuple(spec.shape))
+    except Exception as error:
+        # For example because a layer needs to know a size. It may be that of all batches.
+        logger.debug("the model is built on a batch: %s", error)
+        return False
+    return True
 
 
 def _build_for_training(model: keras.Model, x: Any) -> None:
@@ -124,8 +150,12 @@ def read_within_deadline(job: Job, what: str, read: Callable[[], T]) -> T:
         raise DataStallError(f"program {job.program!r}: {what}", secs) from error
 
 
-def first_batch(program: KerasProgram, job: Job) -> Any:
-    """The first batch of shard 0: `(x, y)` or `(x, y, sample_weight)`, each of shape `[batch, ...]`.
+def first_batch(program: KerasProgram, job: Job) -> tuple[Any, Any]:
+    """The first batch of shard 0, and what is known of all batches.
+
+    Returns:
+        `(x, y)` or `(x, y, sample_weight)`, each of shape `[batch, ...]`; and in the same structure a `tf.TensorSpec`
+        `[None, ...]` for each tensor, where other sizes that differ between batches are None, too.
 
     Raises:
         ProgramError: `train` raised, or the data are empty or of another structure.
@@ -143,4 +173,10 @@ def first_batch(program: KerasProgram, job: Job) -> Any:
             f"program {job.program!r}: training examples have the structure {got}, expected (x, y) or "
             "(x, y, sample_weight)"
         )
-    return batch
+    return batch, tf.nest.map_structure(_of_any_number, batches.element_spec)
+
+
+def _of_any_number(spec: Any) -> Any:
+    if not isinstance(spec, tf.TensorSpec) or not spec.shape.rank:
+        return spec
+    return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)

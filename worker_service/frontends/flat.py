@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import re
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -30,8 +31,14 @@ def slices(layout: FlatLayout, pieces: Sequence[tf.Tensor]) -> list[tf.Tensor]:
             low, high = max(offset, bounds[number]), min(offset + spec.size, bounds[number + 1])
             parts.append(tf.slice(pieces[number], [low - bounds[number]], [high - low]))
         value = tf.concat(parts, 0) if len(parts) > 1 else parts[0]
-        found.append(tf.reshape(value, spec.shape, name=spec.name.replace("#", "__")))
+        found.append(tf.reshape(value, spec.shape, name=operation_name(spec)))
     return found
+
+
+def operation_name(spec: TensorSpec) -> str:
+    """The tensor's name as one of an operation, which may have other characters, and begins with a letter or digit."""
+    name = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", spec.name.replace("#", "__"))
+    return name if name[0].isalnum() else f"parameter{name}"
 
 
 def require_any(program: str, loss: str, gradients: Sequence[object], scope: str = "") -> None:

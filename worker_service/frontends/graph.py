@@ -103,7 +103,7 @@ class GraphFrontEnd:
         with tf.Graph().as_default() as self._graph:
             tf.compat.v1.set_random_seed(self._job.train.seed + self._index)
             trained = [
-                tf.compat.v1.placeholder(tf.float32, spec.shape, name=spec.name.replace("#", "__"))
+                tf.compat.v1.placeholder(tf.float32, spec.shape, name=flat.operation_name(spec))
                 for spec in layout.parameters.specs
             ]
             specs = (*layout.state.specs, *layout.frozen.specs)

@@ -23,6 +23,7 @@ from worker_service.frontends import finite, flat, keras_checks, keras_parts, la
 from worker_service.frontends.graph_import import split, transplant
 from worker_service.frontends.interface import Share, TrainingGraph
 from worker_service.frontends.keras_evaluation import evaluate
+from worker_service.frontends.keras_loss import loss_of
 from worker_service.frontends.keras_tables import KerasTables
 from worker_service.frontends.random_state import RandomState
 from worker_service.frontends.sample_weights import SampleWeights
@@ -230,8 +231,6 @@ class KerasFrontEnd:
             The scope, which has each variable's new value; the loss, `[]` float32; each variable's old value by id.
         """
         model, (x, y, weight) = self._model, self._weights.unpacked(batch)
-        # A model's own compute_loss need not take sample weights.
-        weighted = {} if weight is None else {"sample_weight": weight}
         mapping = list(zip(variables, values, strict=True))
         given = set(map(id, variables))
         unused = [variable for variable in self._metrics.all_variables() if id(variable) not in given]
@@ -240,7 +239,7 @@ class KerasFrontEnd:
             before = {id(variable): scope.get_current_value(variable) for variable in variables}
             takes_training = "training" in model.call_signature_parameters
             y_pred = model(x, training=True) if takes_training else model(x)
-            loss = model.compute_loss(x=x, y=y, y_pred=y_pred, **weighted)
+            loss = loss_of(model, x, y, y_pred, weight)
             self._metrics.update(scope, x, y, y_pred, weight, loss)
         if loss.shape.rank != 0:
             shape = list(loss.shape)

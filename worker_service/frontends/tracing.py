@@ -27,14 +27,24 @@ class Scope(keras.StatelessScope):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.num_updates: Counter[int] = Counter()
+        self._graph = tf.compat.v1.get_default_graph()
 
     def set_zeros(self, variables: Sequence[Any]) -> None:
         """Gives variables that were made in the scope the value zero."""
         self.state_mapping |= {id(variable): tf.zeros(variable.shape, variable.dtype) for variable in variables}
 
     def add_update(self, update: tuple[Any, tf.Tensor]) -> None:
-        """Is called by `keras.Variable.assign`."""
+        """Is called by `keras.Variable.assign`.
+
+        Raises:
+            ValueError: In a graph inside of that in which the scope was made, whose values end with it.
+        """
         variable, value = update
+        if tf.compat.v1.get_default_graph() is not self._graph:
+            raise ValueError(
+                f"{variable.path} is assigned inside of a loop, a branch or a tf.function of the model, expected "
+                "outside: a recurrent layer with unroll=True has no loop"
+            )
         self.num_updates[id(variable)] += 1
         super().add_update((variable, tf.stop_gradient(value)))
 

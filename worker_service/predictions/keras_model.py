@@ -75,5 +75,5 @@ def _features(model: keras.Model, program: KerasProgram, job: Job) -> Any:
     if isinstance(model, keras.Sequential):
         found = model.inputs[0]
     else:
-        found = model.input if isinstance(model, Functional) else first_batch(program, job)[0]
+        found = model.input if isinstance(model, Functional) else first_batch(program, job)[1][0]
     return tf.nest.map_structure(lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype), found)

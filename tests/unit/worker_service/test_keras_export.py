@@ -21,6 +21,10 @@ B = np.array([1, 2, 3, 4])
 KERNEL = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
+def _specs(batch: Any) -> Any:
+    return tf.nest.map_structure(lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype), batch)
+
+
 def _layers() -> tuple[keras.layers.Layer, keras.layers.Layer]:
     return (
         keras.layers.Dense(3, kernel_initializer=lambda *args, **kwargs: keras.ops.convert_to_tensor(KERNEL)),
@@ -59,7 +63,7 @@ def test_a_model_with_two_inputs_is_served_by_their_names(tmp_path: Path, model:
     batch = tf.nest.map_structure(tf.constant, x)
     model(batch)
     given = keras_export.inputs_of(model, batch)
-    save = keras_export.saved_model(model, given, tmp_path, sample_job())
+    save = keras_export.saved_model(model, _specs(batch), tmp_path, sample_job())
     assert keras_export.compared(model, save, given, sample_job()) == "predictions of 4 examples verified"
     served = tf.saved_model.load(tmp_path).signatures["serving_default"]
     specs = served.structured_input_signature[1]
@@ -71,7 +75,7 @@ def test_layers_that_augment_in_training_are_the_identity_in_an_exported_model(t
     layers = [keras.Input([2, 3]), keras.layers.RandomFlip("horizontal"), keras.layers.Dropout(0.5)]
     model = keras.Sequential([*layers, keras.layers.GaussianNoise(1.0)])
     x = tf.constant(np.arange(60, dtype=np.float32).reshape(10, 2, 3))
-    loaded = keras_export.saved_model(model, x, tmp_path, sample_job())
+    loaded = keras_export.saved_model(model, _specs(x), tmp_path, sample_job())
     np.testing.assert_array_equal(loaded(x), x)
     signature = tf.saved_model.load(tmp_path).signatures["serving_default"]
     np.testing.assert_array_equal(next(iter(signature(x).values())), x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,24 @@ def test_options_that_do_not_reach_other_processes_are_refused(value: object) ->
     for where in ({"options": {"a": value}}, {"callbacks": [{"use": "mlflow", "options": {"a": value}}]}):
         with pytest.raises(BadJobError, match=r"options.*(inf|nan) is in it, expected finite numbers"):
             parse_job(minimal(**where))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{weights: {0: 1.0, 1: 5.0}}", "the key 0 is in it, expected text (in quotes) as keys"),
+        ("{names: {yes: 1}}", "the key True is in it, expected text (in quotes) as keys"),
+        ("{days: [{first: 2020-01-02}]}", "a date, 2020-01-02, is in it, expected text (in quotes) or a list"),
+        ("{at: 2020-01-02 03:04:05}", "a datetime, 2020-01-02 03:04:05, is in it"),
+        ("{all: !!set {a, b}}", "a set, "),
+        ("{raw: !!binary aGk=}", "a bytes, b'hi', is in it"),
+    ],
+)
+def test_options_that_would_change_on_their_way_to_other_processes_are_refused(
+    tmp_path: Path, text: str, expected: str
+) -> None:
+    with pytest.raises(BadJobError, match=f"options.*{re.escape(expected)}"):
+        load(tmp_path, text=MINIMAL + f"options: {text}\n")
 
 
 def test_overrides_set_nested_options_and_keep_the_others(tmp_path: Path) -> None:

@@ -30,3 +30,12 @@ def test_only_tensors_in_several_pieces_are_copied() -> None:
         flat.slices(LAYOUT, [tf.zeros([32]), tf.zeros([48])])
         copies = [each for each in graph.get_operations() if each.type == "ConcatV2"]
     assert [copy.outputs[0].shape for copy in copies] == [40]
+
+
+@pytest.mark.parametrize("name", ["__block/w", "_out/kernel", "my out/kernel", "größe/kernel", "-/w", "dense/kernel#1"])
+def test_every_name_of_a_tensor_can_be_one_of_an_operation(name: str) -> None:
+    layout = FlatLayout((TensorSpec(name, (3,)), TensorSpec("dense/kernel", (2,))), num_shards=1)
+    with tf.Graph().as_default():
+        found, other = flat.slices(layout, [tf.zeros([layout.size])])
+    assert found.shape == [3]
+    assert other.op.name == "dense/kernel", "names that can be are kept"

@@ -1,0 +1,41 @@
+"""The loss of a Keras model, called as Keras' own training step calls it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+def loss_of(model: keras.Model, x: Any, y: Any, y_pred: Any, weight: Any) -> tf.Tensor:
+    """What `compute_loss` of the model returns.
+
+    Keras passes the arguments by position, and `training` by name if there is such a parameter (trainer.py,
+    `_compute_loss`). Here a model's own `compute_loss` may also take no sample weights, or take all by name.
+
+    Args:
+        weight: Sample weights; None: there are none.
+    """
+    signature = inspect.signature(model.compute_loss)
+    named = {"training": True} if "training" in signature.parameters else {}
+    weighted = {} if weight is None else {"sample_weight": weight}
+    ways = [
+        ((x, y, y_pred, weight), {}),
+        ((x, y, y_pred), weighted),
+        ((), {"x": x, "y": y, "y_pred": y_pred, **weighted}),
+    ]
+    for given, keywords in ways:
+        if _takes(signature, given, {**keywords, **named}):
+            return model.compute_loss(*given, **keywords, **named)
+    # The error names the first one that is missing.
+    return model.compute_loss(x, y, y_pred, weight, **named)
+
+
+def _takes(signature: inspect.Signature, given: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+    try:
+        signature.bind(*given, **keywords)
+    except TypeError:
+        return False
+    return True
