@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from psfleet.checkpoint.location import Folder
+from psfleet.job.agreement import job_digest
 from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.tf.traced_update import TracedUpdate, optimizer_name
@@ -37,6 +39,11 @@ class ShardPlan:
     def optimizer(self) -> str:
         """The name of the optimizer in checkpoints."""
         return optimizer_name(self.job, self.update)
+
+    @cached_property
+    def job_digest(self) -> str:
+        """See `psfleet.job.agreement`."""
+        return job_digest(self.job)
 
     def has_checkpoint(self, step: int) -> bool:
         """Whether the job has a checkpoint at a step."""

@@ -24,7 +24,7 @@ def describe(state: pb.ShardState, shard: Shard, now: float) -> None:
     hold_at = shard.hold.at
     if hold_at is not None:
         state.hold_at = hold_at
-    state.optimizer = plan.optimizer
+    state.optimizer, state.job_digest = plan.optimizer, plan.job_digest
     state.slots[:] = shard.slot_names
     state.model_bytes = shard.model_bytes
     state.tables.update(plan.layout.tables)

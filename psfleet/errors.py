@@ -128,7 +128,7 @@ class QueueClosedError(PermanentError):
 
 
 class StorageError(TemporaryError):
-    """A file cannot be written: the disk is full or unavailable."""
+    """A file cannot be written, or not be read now: the disk is full or unavailable."""
 
     exit_code = LOST_PEERS
 

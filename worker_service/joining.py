@@ -39,7 +39,8 @@ def join(
     """Joins the run; calls of `fleet` are from then on those of a member.
 
     Args:
-        program: The files of the training program (see `psfleet.job.program_files`).
+        program: The files of the training program (see `psfleet.job.program_files`), and what of the job is common to
+            all processes (see `psfleet.job.agreement`).
 
     Raises:
         BadJobError: Every index is taken, a ps serves another run or version, or the run has another program.

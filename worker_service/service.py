@@ -11,6 +11,7 @@ from psfleet.control.credentials import read_identity
 from psfleet.control.fleet_client import FleetClient
 from psfleet.control.server import serving
 from psfleet.errors import BadJobError, PsfleetError
+from psfleet.job.agreement import common_sections
 from psfleet.job.job import Job
 from psfleet.job.program_files import digest, job_files
 from psfleet.service.logs import log_service
@@ -76,11 +77,12 @@ def serve(settings: Settings, stop: Stop) -> int:
         if saved is not None and is_last(job, saved, fleet.describe):
             return conclude(settings, fleet, stop, saved)
         files = job_files(job, settings.program_folder)
-        membership = join(fleet, settings, job, stop, files)
+        common = {**files, **common_sections(job)}
+        membership = join(fleet, settings, job, stop, common)
         index, incarnation = membership.member.index, membership.member.incarnation
         log_service(settings.logs_text, run=settings.run, role="worker", index=index)
         logger.info("joined as worker %d", index, extra={"incarnation": incarnation})
-        heartbeat = Heartbeat(fleet, index, settings.address, stop, progress, membership.joins, digest(files))
+        heartbeat = Heartbeat(fleet, index, settings.address, stop, progress, membership.joins, digest(common))
         metrics.add_heartbeat(heartbeat)
         heartbeat.start()
         process = MemberProcess(

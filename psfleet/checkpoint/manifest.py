@@ -15,6 +15,7 @@ from psfleet.checkpoint.location import Folder
 from psfleet.checkpoint.manifest_schema import parsed
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.checkpoint.parts import FORMAT, PartRecord, part_name, sync_folder, vector_layouts
+from psfleet.checkpoint.read_errors import read_error
 from psfleet.checkpoint.store_client import StoreError
 from psfleet.errors import NoCheckpointError
 from psfleet.layout import Layout
@@ -127,7 +128,7 @@ def read_manifest(folder: Folder) -> Checkpoint:
     except StoreError:
         raise
     except OSError as error:
-        raise NoCheckpointError(f"checkpoint {folder}: {MANIFEST} cannot be read: {error.strerror or error}") from error
+        raise read_error(f"checkpoint {folder}: {MANIFEST}", error) from error
     if text == ABANDONED:
         raise UncommittedError(f"checkpoint {folder} was never committed: a recovery restored an earlier step")
     manifest = parsed(folder, text)
@@ -233,7 +234,9 @@ def _sizes(folder: Folder) -> Callable[[str], int]:
             return sizes[name] if isinstance(folder, StoreFolder) else (folder / name).stat().st_size
         except KeyError as error:
             raise NoCheckpointError(f"checkpoint {folder}: {name}: {os.strerror(errno.ENOENT)}") from error
+        except FileNotFoundError as error:
+            raise NoCheckpointError(f"checkpoint {folder}: {name}: {error.strerror}") from error
         except OSError as error:
-            raise NoCheckpointError(f"checkpoint {folder}: {name}: {error.strerror or error}") from error
+            raise read_error(f"checkpoint {folder}: {name}", error) from error
 
     return size_of

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from psfleet.checkpoint.location import Folder
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.checkpoint.part_tables import StoredTables, array_dtype
+from psfleet.checkpoint.read_errors import read_error
 from psfleet.checkpoint.store_client import StoreError
 from psfleet.checkpoint.stored_part import StoredPart
 from psfleet.errors import NoCheckpointError
@@ -140,7 +141,7 @@ def open_part(
         except StoreError:
             raise
         except (SafetensorError, OSError, ValueError) as error:
-            raise NoCheckpointError(f"{path} cannot be read: {error}") from error
+            raise read_error(str(path), error) from error
         found = file.metadata() or {}
         expected = {"format_version": FORMAT, "run": run, "generation": str(generation)}
         for name, value in {**expected, "shard": str(shard), "num_ps": str(layout.num_ps)}.items():

@@ -21,9 +21,10 @@ from psfleet.checkpoint.manifest import (
 )
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.checkpoint.parts import ShardContent
+from psfleet.checkpoint.read_errors import read_error
 from psfleet.checkpoint.store_client import StoreError
 from psfleet.checkpoint.whole import write_whole
-from psfleet.errors import BadJobError, NoCheckpointError
+from psfleet.errors import BadJobError, NoCheckpointError, StorageError
 from psfleet.layout import Layout
 
 logger = logging.getLogger("psfleet.checkpoint")
@@ -44,6 +45,7 @@ def verify(checkpoint: Checkpoint) -> None:
 
     Raises:
         NoCheckpointError: A part is corrupt; names the file.
+        StorageError: A part cannot be read now.
         StoreError: A store did not give it: whether it is corrupt is not known.
     """
     for part in checkpoint.parts:
@@ -53,7 +55,7 @@ def verify(checkpoint: Checkpoint) -> None:
         except StoreError:
             raise
         except OSError as error:
-            raise NoCheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+            raise read_error(str(path), error) from error
         if size != part.num_bytes:
             raise NoCheckpointError(f"{path} has {size} bytes, expected {part.num_bytes}")
         if digest != part.sha256:
@@ -86,6 +88,7 @@ def newest(root: Folder, is_expected: Callable[[Folder], bool] | None = None) ->
 
     Raises:
         NoCheckpointError: `root` has checkpoints, but none is valid.
+        StorageError: One cannot be read now: an older one must not take its place.
         StoreError: A store did not give one: an older one must not take its place.
     """
     found = newest_from(root, 0, is_expected)
@@ -147,10 +150,11 @@ def newest_committed(root: Folder) -> Checkpoint | None:
 
 
 def prune(root: Folder, keep: int, protected: Collection[Folder] = ()) -> list[Folder]:
-    """Deletes all but the newest `keep` checkpoints, and uncommitted ones of steps before the newest.
+    """Deletes all but the newest `keep` checkpoints, and uncommitted ones before the newest.
 
-    Only manifests and file sizes are checked. The newest checkpoint is never deleted, nor is one whose manifest is
-    invalid.
+    The newest is that of the highest step in the highest generation: a generation can have begun at an earlier step
+    than that of a checkpoint before it, which was damaged. It is never deleted, nor is one whose manifest is invalid.
+    Only manifests and file sizes are checked.
 
     Args:
         root: The folder of the checkpoints.
@@ -162,17 +166,16 @@ def prune(root: Folder, keep: int, protected: Collection[Folder] = ()) -> list[F
     """
     valid: list[Folder] = []
     uncommitted: list[Folder] = []
-    for folder in folders(root):
+    for folder in sorted(folders(root), key=_generation_and_step, reverse=True):
         try:
             read_manifest(folder)
         except UncommittedError:
             uncommitted.append(folder)
-        except NoCheckpointError:
+        except (NoCheckpointError, StorageError):
             continue
         else:
             valid.append(folder)
-    newest_step = step_and_generation(valid[0])[0] if valid else 0
-    old = [folder for folder in uncommitted if step_and_generation(folder)[0] < newest_step]
+    old = [each for each in uncommitted if valid and _generation_and_step(each) < _generation_and_step(valid[0])]
     removed = [folder for folder in [*valid[max(keep, 1) :], *old] if folder not in protected]
     for folder in removed:
         delete(folder)
@@ -227,3 +230,7 @@ def step_and_generation(folder: Folder) -> tuple[int, int]:
     """Step and generation of a checkpoint, by the name of its folder."""
     step, generation = folder.name.rsplit("-g", 1)
     return int(step), int(generation)
+
+
+def _generation_and_step(folder: Folder) -> tuple[int, int]:
+    return step_and_generation(folder)[::-1]

@@ -91,7 +91,7 @@ class WorkerState(_message.Message):
     def __init__(self, index: _Optional[int] = ..., step: _Optional[int] = ..., is_alive: _Optional[bool] = ..., pushed: _Optional[int] = ..., joins: _Optional[int] = ..., cause: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., process: _Optional[str] = ..., program: _Optional[str] = ..., reading_first_batch: _Optional[bool] = ...) -> None: ...
 
 class ShardState(_message.Message):
-    __slots__ = ("run", "phase", "generation", "step", "final_step", "layout_digest", "pushed", "used", "staleness", "parts", "workers", "outcome", "optimizer", "slots", "waiting_secs", "cause", "model_bytes", "first_step", "epoch", "quorum", "stop_signal", "reading_first_batch", "hold_at", "process", "readers", "exchange_port", "tables")
+    __slots__ = ("run", "phase", "generation", "step", "final_step", "layout_digest", "pushed", "used", "staleness", "parts", "workers", "outcome", "optimizer", "slots", "waiting_secs", "cause", "model_bytes", "first_step", "epoch", "quorum", "stop_signal", "reading_first_batch", "hold_at", "process", "readers", "exchange_port", "job_digest", "tables")
     class TablesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -125,6 +125,7 @@ class ShardState(_message.Message):
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     READERS_FIELD_NUMBER: _ClassVar[int]
     EXCHANGE_PORT_FIELD_NUMBER: _ClassVar[int]
+    JOB_DIGEST_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     run: str
     phase: Phase
@@ -152,8 +153,9 @@ class ShardState(_message.Message):
     process: str
     readers: _containers.RepeatedCompositeFieldContainer[Reader]
     exchange_port: int
+    job_digest: str
     tables: _containers.ScalarMap[str, str]
-    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[Phase, str]] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., final_step: _Optional[int] = ..., layout_digest: _Optional[str] = ..., pushed: _Optional[_Iterable[int]] = ..., used: _Optional[_Iterable[int]] = ..., staleness: _Optional[_Iterable[int]] = ..., parts: _Optional[_Iterable[_Union[SavedPart, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerState, _Mapping]]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., optimizer: _Optional[str] = ..., slots: _Optional[_Iterable[str]] = ..., waiting_secs: _Optional[float] = ..., cause: _Optional[str] = ..., model_bytes: _Optional[int] = ..., first_step: _Optional[int] = ..., epoch: _Optional[int] = ..., quorum: _Optional[int] = ..., stop_signal: _Optional[int] = ..., reading_first_batch: _Optional[bool] = ..., hold_at: _Optional[int] = ..., process: _Optional[str] = ..., readers: _Optional[_Iterable[_Union[Reader, _Mapping]]] = ..., exchange_port: _Optional[int] = ..., tables: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[Phase, str]] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., final_step: _Optional[int] = ..., layout_digest: _Optional[str] = ..., pushed: _Optional[_Iterable[int]] = ..., used: _Optional[_Iterable[int]] = ..., staleness: _Optional[_Iterable[int]] = ..., parts: _Optional[_Iterable[_Union[SavedPart, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerState, _Mapping]]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., optimizer: _Optional[str] = ..., slots: _Optional[_Iterable[str]] = ..., waiting_secs: _Optional[float] = ..., cause: _Optional[str] = ..., model_bytes: _Optional[int] = ..., first_step: _Optional[int] = ..., epoch: _Optional[int] = ..., quorum: _Optional[int] = ..., stop_signal: _Optional[int] = ..., reading_first_batch: _Optional[bool] = ..., hold_at: _Optional[int] = ..., process: _Optional[str] = ..., readers: _Optional[_Iterable[_Union[Reader, _Mapping]]] = ..., exchange_port: _Optional[int] = ..., job_digest: _Optional[str] = ..., tables: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class DescribeRequest(_message.Message):
     __slots__ = ("caller",)

@@ -12,6 +12,7 @@ import tensorflow as tf
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.control import control_pb2 as pb
+from psfleet.job.agreement import job_digest
 from psfleet.job.job import Job, parse_job
 from psfleet.layout import Layout
 from support.checkpoint_samples import sample_layout
@@ -113,6 +114,7 @@ def shard_state(
     phase: pb.Phase = pb.RUNNING,
     layout: Layout | None = None,
     final_step: int = 100,
+    job: Job | None = None,
 ) -> Any:
     """The state of a ps that has a shard."""
     digest = (layout or sample_layout()).digest()
@@ -123,6 +125,7 @@ def shard_state(
         step=step,
         final_step=final_step,
         layout_digest=digest,
+        job_digest=job_digest(job or sample_job()),
         optimizer="adam",
     )
 

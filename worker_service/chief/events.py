@@ -86,7 +86,9 @@ class Events:
             return
         with self._lock:
             for worker in states[0].workers:
-                seen = self._joins[worker.index]
+                # Others are those of a job with a larger fleet that the ps trained before.
+                if (seen := self._joins.get(worker.index)) is None:
+                    continue
                 # A restarted ps 0 may have lost count, and a restarted chief has not seen the process before.
                 is_new = self._processes.get(worker.index, worker.process) != worker.process
                 self._joins[worker.index], self._processes[worker.index] = max(seen, worker.joins), worker.process

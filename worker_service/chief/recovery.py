@@ -15,21 +15,20 @@ import numpy as np
 from psfleet.checkpoint import committed
 from psfleet.checkpoint.location import bad_store
 from psfleet.checkpoint.manifest import Checkpoint
-from psfleet.checkpoint.store import newest_committed, require_within, write_initial
+from psfleet.checkpoint.store import committed_checkpoints, require_within, write_initial
 from psfleet.checkpoint.store_client import StoreError
 from psfleet.checkpoint.stored_run import newest_settled, next_generation, require_job
 from psfleet.checkpoint.tensors import check_tensors
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import PsClient
 from psfleet.errors import LostPeerError, StorageError
-from psfleet.job.differences import changes
-from psfleet.job.program_files import PROGRAM_DIGEST
 from psfleet.report.history import History, Point
 from worker_service.chief.events import Events
 from worker_service.chief.holding import Holding
 from worker_service.chief.monitor import Monitor
+from worker_service.chief.recovery_log import RecoveryLog
 from worker_service.chief.shard_content import sending
-from worker_service.fleet_state import TRAINING, generation_of
+from worker_service.fleet_state import generation_of
 from worker_service.run_context import RunContext
 
 logger = logging.getLogger("psfleet.chief")
@@ -79,6 +78,7 @@ class Recovery:
         self._monitor = monitor
         self._holding = holding or Holding(context.out, events.disk, context.job.update)
         self._completed = 0
+        self._log = RecoveryLog(context, events, manifest_extra)
 
     def recover(self, states: Sequence[pb.ShardState], last_step: int) -> RecoveryResult:
         """Brings every ps to one generation: `holding.lock` is held, so that no call replaces a checkpoint meanwhile.
@@ -103,7 +103,7 @@ class Recovery:
         self._context.require_lease()
         disk = self._events.disk
         generation = generation_of(states, self._layout)
-        if generation is not None and not self._is_superseded(generation):
+        if generation is not None and not self._log.trains_other_job(states) and not self._is_superseded(generation):
             self._completed = generation
             return RecoveryResult(generation, states[0].first_step)
         trained = max([last_step, *[state.step for state in states]])
@@ -133,7 +133,7 @@ class Recovery:
         if point is not None and point.time >= self._started and point.generation >= checkpoint.generation:
             # If all ps and the chief were lost at once, nothing else knows what was trained.
             trained = max(trained, point.step)
-        self._log(states, checkpoint, trained, generation, trained_in)
+        self._log.record(states, checkpoint, trained, generation, trained_in)
         reductions = [] if self._monitor is None else self._monitor.reductions.settled()
         hold_at = self._holding.of_generation(checkpoint.step)
         with ThreadPoolExecutor(len(states)) as pool:
@@ -149,8 +149,7 @@ class Recovery:
     def _is_superseded(self, generation: int) -> bool:
         """Whether weights were set: there is a checkpoint for a later generation than that which the fleet trains."""
         with self._events.disk.reading(self._root):
-            found = newest_committed(self._root)
-        return found is not None and found.generation > generation
+            return any(found.generation > generation for found in committed_checkpoints(self._root))
 
     def _last_point(self, decides: bool) -> Point | None:
         """The newest point in the run's history, which earlier runs in the folder wrote too; see `JsonLines`.
@@ -207,44 +206,3 @@ class Recovery:
             raise
         except OSError as error:
             raise StorageError(f"cannot write a checkpoint into {self._root}: {error.strerror or error}") from error
-
-    def _log(
-        self, states: Sequence[pb.ShardState], checkpoint: Checkpoint, last_step: int, generation: int, trained_in: int
-    ) -> None:
-        """Logs the step to restore, or an event for each lost ps with the steps that the loss cost.
-
-        A recovery that fails is tried again, by this chief or by the one that replaces it: each ps and each step is
-        recorded once before a generation is complete.
-
-        Args:
-            generation: That the recovery starts.
-            trained_in: The newest generation that was complete.
-        """
-        earlier = [event for event in self._events.all() if event.generation > trained_in]
-        recorded = {event.index for event in earlier}
-        lost = max(0, last_step - checkpoint.step - sum(event.steps_lost for event in earlier))
-        was_training = last_step > 0 or any(state.phase in TRAINING for state in states)
-        if was_training:
-            for shard, state in enumerate(states):
-                if state.phase not in TRAINING and shard not in recorded:
-                    cause = state.cause or "lost shard state (restarted)"
-                    self._events.record_loss(shard, cause, lost, generation)
-                    lost = 0
-        elif checkpoint.step:
-            extra = {"event": "starting", "step": checkpoint.step}
-            logger.info("restoring from step %d%s", checkpoint.step, self._changed(checkpoint), extra=extra)
-            self._record_program_change(checkpoint)
-
-    def _changed(self, checkpoint: Checkpoint) -> str:
-        """What of the job has changed since a checkpoint, to be appended to a message."""
-        found = changes(checkpoint.job, self._job)
-        if checkpoint.step and checkpoint.optimizer != self._context.optimizer:
-            found.append("the new optimizer starts without state")
-        return f"; the job has changed: {', '.join(found)}" if found else ""
-
-    def _record_program_change(self, checkpoint: Checkpoint) -> None:
-        """Adds an event if a run resumes from a checkpoint that another program trained, which is allowed."""
-        before, now = checkpoint.extra.get(PROGRAM_DIGEST), self._extra.get(PROGRAM_DIGEST)
-        if before and now and before != now:
-            cause = f"step {checkpoint.step} was trained by a program with digest {before}, this one has {now}"
-            self._events.add("chief", 0, "program_changed", cause)

@@ -72,7 +72,9 @@ class CountingShard:
         self.calls: list[str] = []
         layout = SimpleNamespace(digest=self.digest, tables=(("words", "digest of words"),))
         job = SimpleNamespace(quorum=2, fleet=Fleet(workers=2))
-        self.plan = SimpleNamespace(generation=1, job=job, layout=layout, optimizer="sgd")
+        self.plan = SimpleNamespace(
+            generation=1, job=job, layout=layout, optimizer="sgd", job_digest="digest of the job"
+        )
         self.writer = SimpleNamespace(parts=list)
         self.step, self.final_step, self.first_step, self.model_bytes = 4, 9, 0, 0
         self.last_step, self.hold = 9, SimpleNamespace(at=None)
@@ -160,6 +162,7 @@ def test_a_heartbeat_neither_calls_tensorflow_nor_computes_the_digest_of_the_lay
     for number in (1, 2, 3):
         state = beat(servicer, caller, number)
     assert (state.step, state.layout_digest, state.quorum) == (4, "digest of the layout", 2)
+    assert state.job_digest == "digest of the job"
     assert dict(state.tables) == {"words": "digest of words"}
     assert shard.calls == ["digest"]
     assert not state.workers, "their number would make it slower"

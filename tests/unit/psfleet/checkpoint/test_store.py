@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from psfleet.checkpoint.manifest import checkpoint_folder, read_manifest, write_
 from psfleet.checkpoint.part_writing import write_part
 from psfleet.checkpoint.parts import PartRecord
 from psfleet.checkpoint.store import newest, prune, verify
-from psfleet.errors import NoCheckpointError
+from psfleet.errors import NoCheckpointError, StorageError
 
 
 def test_a_part_is_a_safetensors_file_whose_keys_are_names(tmp_path: Path) -> None:
@@ -177,13 +179,28 @@ def test_verify_names_the_file_whose_content_changed(tmp_path: Path) -> None:
 def test_prune_keeps_the_newest_and_deletes_older_uncommitted_ones(tmp_path: Path) -> None:
     for step in (10, 20, 30, 40):
         save(tmp_path, step)
-    for step in (25, 40, 50):
-        checkpoint_folder(tmp_path, step, 2).mkdir()
+    for step, generation in ((25, 1), (40, 2), (50, 2)):
+        checkpoint_folder(tmp_path, step, generation).mkdir()
     (tmp_path / "stray").mkdir()
     removed = prune(tmp_path, keep=2)
-    assert sorted(path.name for path in removed) == ["00000010-g1", "00000020-g1", "00000025-g2"]
+    assert sorted(path.name for path in removed) == ["00000010-g1", "00000020-g1", "00000025-g1"]
     left = ["00000030-g1", "00000040-g1", "00000040-g2", "00000050-g2", "stray"]
     assert sorted(path.name for path in tmp_path.iterdir()) == left
+
+
+@pytest.mark.parametrize(("keep", "removed"), [(1, ["00000020-g1", "00000030-g1"]), (2, ["00000020-g1"])])
+def test_prune_keeps_what_a_generation_saves_below_a_damaged_checkpoint_of_the_one_before(
+    tmp_path: Path, keep: int, removed: list[str]
+) -> None:
+    save(tmp_path, 20)
+    _flip_last_byte(save(tmp_path, 30).folder)
+    save(tmp_path, 25, generation=2)
+    checkpoint_folder(tmp_path, 28, 2).mkdir()
+    assert sorted(path.name for path in prune(tmp_path, keep)) == removed
+    found = newest(tmp_path)
+    assert found is not None
+    assert found.folder.name == "00000025-g2"
+    assert checkpoint_folder(tmp_path, 28, 2).is_dir(), "a ps may be writing it"
 
 
 @pytest.mark.parametrize("keep", [0, 1])
@@ -207,3 +224,27 @@ def test_prune_keeps_uncommitted_ones_when_none_is_valid(tmp_path: Path) -> None
     checkpoint_folder(tmp_path, 10, 1).mkdir()
     assert prune(tmp_path, keep=1) == []
     assert prune(tmp_path / "missing", keep=1) == []
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "ps-0-of-2.safetensors"])
+def test_an_older_checkpoint_does_not_stand_in_for_one_that_cannot_be_read_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    save(tmp_path, 10)
+    unread = save(tmp_path, 20).folder / name
+
+    original = Path.open
+
+    def refuse(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path == unread:
+            raise OSError(number, os.strerror(number))
+        return original(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    number = errno.ESTALE
+    with pytest.raises(StorageError, match=f"{name}.*cannot be read: Stale file handle"):
+        newest(tmp_path)
+    number = errno.EIO
+    found = newest(tmp_path)
+    assert found is not None
+    assert found.step == 10, "a lost block is damage"
