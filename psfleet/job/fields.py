@@ -23,7 +23,8 @@ def _require_json(options: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{value} is in it, expected finite numbers")
         if isinstance(value, date | bytes | set):
-            raise ValueError(f"a {type(value).__name__}, {value}, is in it, expected text (in quotes) or a list")
+            shown = str(value) if isinstance(value, date) else repr(value)
+            raise ValueError(f"a {type(value).__name__}, {shown}, is in it, expected text (in quotes) or a list")
         if isinstance(value, dict):
             for key in value:
                 if not isinstance(key, str):
