@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,9 +16,12 @@ from psfleet.manifests.kubernetes.names import labels, program_map
 
 MOST_BYTES = 1_000_000
 """A ConfigMap holds 1 MiB, its other parts included."""
-LEFT_OUT = re.compile(r"\..*|__pycache__|runs|studies")
-"""Names of files and folders: hidden ones, caches, and the results of runs and studies on this machine."""
+LEFT_OUT = re.compile(r"\..*|__pycache__|runs|studies|services")
+"""Names of files and folders: hidden ones, caches, and what runs, studies and services write on this machine."""
+PRIVATE_KEY = re.compile(rb"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----")
+"""In PEM (RFC 7468): every pod of the workers, and whoever may read ConfigMaps, would have it."""
 CURE = "put the program into an image (container.program: image) and its data on a volume (container.mounts)"
+logger = logging.getLogger("psfleet.launch")
 INVALID_IN_KEY = re.compile(r"[^-._a-zA-Z0-9]")
 
 
@@ -33,7 +37,7 @@ class Files:
 
     @classmethod
     def of(cls, folder: Path, cure: str = CURE) -> Files:
-        """Reads a folder, without what is named as in `LEFT_OUT`.
+        """Reads a folder, without what is named as in `LEFT_OUT`, and without private keys, of which a line says so.
 
         Args:
             cure: What to do if it is too large, for the message.
@@ -51,9 +55,13 @@ class Files:
                     f"program folder {folder} has more than {MOST_BYTES} bytes, expected less for a ConfigMap: {cure}"
                 )
             try:
-                contents[name] = path.read_bytes()
+                content = path.read_bytes()
             except OSError as error:
                 raise UsageError(f"program folder {folder}: {name}: {error.strerror or error}") from error
+            if PRIVATE_KEY.search(content):
+                logger.warning("%s is not given to the cluster: it has a private key", folder / name)
+            else:
+                contents[name] = content
         return cls(contents)
 
     def without(self, secrets: Iterable[bytes]) -> Files:

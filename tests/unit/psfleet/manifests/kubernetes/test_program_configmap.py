@@ -38,13 +38,30 @@ def test_paths_that_look_alike_have_keys_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [".secret", "__pycache__/program.pyc", "runs/small/report.json", "studies/small/study.db", "a/.git/config"]
-)
+    "name",
+    [
+        ".secret", "__pycache__/program.pyc", "runs/small/report.json", "studies/small/study.db", "a/.git/config",
+        "services/small/logs/front.log",
+    ],
+)  # fmt: skip
 def test_what_is_no_part_of_a_program_stays_behind(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("x")
     assert not Files.of(tmp_path).content
+
+
+@pytest.mark.parametrize("kind", ["PRIVATE KEY", "EC PRIVATE KEY", "ENCRYPTED PRIVATE KEY"])
+def test_private_keys_stay_behind_which_a_line_says(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    (tmp_path / "certificates").mkdir()
+    (tmp_path / "certificates" / "ca.key").write_text(f"# of the fleet\n-----BEGIN {kind}-----\nMC4C\n")
+    (tmp_path / "ca.crt").write_text("-----BEGIN CERTIFICATE-----\nMC4C\n")
+    (tmp_path / "program.py").write_text('WANTED = "-----BEGIN " + "PRIVATE KEY-----"\n')
+    assert Files.of(tmp_path).content.keys() == {"ca.crt", "program.py"}
+    [record] = caplog.records
+    assert record.getMessage() == f"{tmp_path}/certificates/ca.key is not given to the cluster: it has a private key"
 
 
 def test_a_program_that_is_too_large_is_refused_with_the_way_out(tmp_path: Path) -> None:
