@@ -14,6 +14,7 @@ from psfleet.checkpoint.recorded_program import recorded_program
 from psfleet.checkpoint.table_specs import require_row_numbers
 from psfleet.job.program import KerasProgram, load_program
 from psfleet.report.verdict import end_at_once, write_verdict
+from psfleet.service.parent import end_with_parent
 from psfleet.tf.program_data import built_model, first_batch
 from worker_service import graph_export
 from worker_service.keras_export import compared, inputs_of, keras_file, saved_model
@@ -55,5 +56,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     main()
     end_at_once()

@@ -23,6 +23,7 @@ from psfleet.layout import Layout
 from psfleet.layout.buckets import loss_names
 from psfleet.plurals import counted
 from psfleet.report.verdict import end_at_once, write_verdict
+from psfleet.service.parent import end_with_parent
 from psfleet.tf.batching import training_batches
 from psfleet.tf.program_data import read_within_deadline, training_data
 from psfleet.tf.server import session_config
@@ -167,5 +168,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     main()
     end_at_once()

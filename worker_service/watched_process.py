@@ -26,7 +26,8 @@ from psfleet.job.sections import Deadlines
 from psfleet.service import settings
 from psfleet.service.exit_records import last_code
 from psfleet.service.logs import log_service
-from psfleet.service.process import STOP_SIGNALS, die_with
+from psfleet.service.parent import die_with
+from psfleet.service.process import STOP_SIGNALS
 from psfleet.service.settings import Settings
 
 logger = logging.getLogger("psfleet.worker")

@@ -21,6 +21,7 @@ from psfleet.checkpoint.location import parse
 from psfleet.cli import certificates, exports, fleets, live, logs, predict, runs, serve, standing, sweep, tasks
 from psfleet.cli.arguments import Context, Fresh, JobFile, LiveOn, Namespace, OnFleet, Out, Overrides
 from psfleet.cli.output import guarded, progress_console
+from psfleet.cli.termination import ended_by_sigterm
 from psfleet.control.client import PsClient
 from psfleet.control.credentials import read_identity
 from psfleet.errors import BadJobError, PsfleetError, UsageError
@@ -99,7 +100,9 @@ def validate(job: JobFile, overrides: Overrides = None) -> None:
     """Check a job file, and its program with one batch of its data, without starting a fleet."""
     loaded = load_job(job, overrides or ())
     require_package(loaded.checkpoint.store)
-    typer.echo(f"{job}: valid, {check_program(loaded, job.parent.resolve())}")
+    with ended_by_sigterm():
+        found = check_program(loaded, job.parent.resolve())
+    typer.echo(f"{job}: valid, {found}")
 
 
 @app.command()

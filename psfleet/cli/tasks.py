@@ -11,7 +11,7 @@ from psfleet.cli.arguments import JobFile, Out, Overrides
 from psfleet.control.credentials import read_identity
 from psfleet.errors import UsageError
 from psfleet.job.job import Job, load_job
-from psfleet.launch.task import Wanted, environment, task_of
+from psfleet.launch.task import WORKER_PORT, WORKER_STRIDE, Wanted, environment, task_of
 from psfleet.manifests.certificates_folder import certificates_folder
 from psfleet.processes import command
 from psfleet.processes.child import MODULES
@@ -37,7 +37,8 @@ def task(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Where the ps reach this worker; by default on the route to a ps, at port 2300 + 4 x index.",
+            help="Where the ps reach this worker; by default on the route to a ps, "
+            f"at port {WORKER_PORT} + {WORKER_STRIDE} x index.",
         ),
     ] = None,
     overrides: Overrides = None,

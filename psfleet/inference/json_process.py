@@ -72,7 +72,8 @@ class JsonProcess:
 
     def _called(self, call: Callable[..., Any], args: tuple[object, ...]) -> Any:
         if self._process is None:
-            command = [sys.executable, "-m", "psfleet.inference.json_process"]
+            # -P: the current folder must not shadow Python's own modules.
+            command = [sys.executable, "-P", "-m", "psfleet.inference.json_process"]
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdin is not None
         assert self._process.stdout is not None

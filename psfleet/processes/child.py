@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +19,8 @@ from psfleet.service.logs import is_event, last_failure, parse_line, tail
 
 SAVED_EVENTS = frozenset({"progress", "checkpoint", "verified", "evaluation"})
 """Events of the chief's log after which a run that is stopped has something to save or to finish."""
+QUIET_SECS = 60.0
+"""For which a process logs nothing at most when it begins."""
 TRIAL_WORKER = "trial worker"
 """Role of the workers of a study."""
 PREDICTION_WORKER = "prediction worker"
@@ -56,6 +60,8 @@ class Task:
     restarts: int = 0
     process: Process | None = field(default=None, repr=False)
     _cause: str = field(default="", init=False, repr=False)
+    _log_began: os.stat_result | None = field(default=None, init=False, repr=False)
+    _began_at: float = field(default=math.inf, init=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -69,6 +75,7 @@ class Task:
         variables = {**self.environment, settings.PARENT: str(os.getpid()), settings.CAUSE: cause}
         # A fork server creates the log later than the reader that follows it may open it.
         self.log.touch()
+        self._log_began, self._began_at = self.log.stat(), time.monotonic()
         command = Command(MODULES[self.role], self.name, process_environment.for_child(variables), self.log)
         self.process = fork_client.start(command, PRELOADED)
 
@@ -105,14 +112,23 @@ class Task:
         return self._cause
 
     def has_begun(self) -> bool:
-        """Whether a process of this task has logged anything; before, a fork server may still import TensorFlow."""
-        return any(True for _ in self._entries())
+        """Whether a process of this task has logged anything; before, a fork server may still import TensorFlow.
+
+        It is taken for granted if the log is not the one that the process writes.
+        """
+        if not self._has_whole_log() or any(True for _ in self._entries()):
+            return True
+        # Someone has emptied it.
+        return time.monotonic() - self._began_at > QUIET_SECS
 
     def has_trained(self) -> bool:
         """Whether the chief has logged that it or the fleet has made a step; for the chief's task.
 
-        The fleet's step alone does not say so: it is 0 while the ps have no shard, and then that of the checkpoint.
+        The fleet's step alone does not say so: it is 0 while the ps have no shard, and then that of the checkpoint. It
+        is taken for granted if the log is not the one that the process writes.
         """
+        if not self._has_whole_log():
+            return True
         steps: set[int] = set()
         restored: list[int] = []
         for entry in self._entries():
@@ -124,11 +140,24 @@ class Task:
                 restored.append(entry["step"])
         return max(steps, default=0) > max(restored) if restored else len(steps) > 1
 
+    def _has_whole_log(self) -> bool:
+        """Whether the log was neither deleted, nor renamed, nor cut since the process was started."""
+        began = self._log_began
+        try:
+            now = self.log.stat()
+        except OSError:
+            return False
+        return began is None or (os.path.samestat(began, now) and now.st_size >= began.st_size)
+
     def _entries(self) -> Iterator[dict[str, Any]]:
         """The entries of the log, one at a time: the log of a long run does not fit into memory."""
         with self.log.open("rb") as lines:
             yield from (entry for line in lines if (entry := parse_line(line)) is not None)
 
     def failure(self) -> dict[str, Any] | None:
-        """The last thing that a failed process logged: `message`, `exit_code`, `details`."""
-        return last_failure(tail(self.log), self.exit_code())
+        """The last thing that a failed process logged: `message`, `exit_code`, `details`; None without a log, too."""
+        try:
+            lines = tail(self.log)
+        except OSError:
+            return None
+        return last_failure(lines, self.exit_code())

@@ -40,7 +40,8 @@ import numpy as np
 from psfleet.service import process_environment, settings
 from psfleet.service.children import PR_SET_NAME
 from psfleet.service.library_variables import read_at_start
-from psfleet.service.process import STOP_SIGNALS, die_with
+from psfleet.service.parent import die_with
+from psfleet.service.process import STOP_SIGNALS
 
 Request = Mapping[str, Any]
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from psfleet.errors import DeadlineError, PsfleetError
 from psfleet.job.job import Job
 from psfleet.report.verdict import Verdict
-from psfleet.service import process_environment
+from psfleet.service import process_environment, settings
 from psfleet.service.stderr_filter import TENSORFLOWS_OWN
 
 MODULE = "worker_service.validation"
@@ -75,7 +75,7 @@ def _run(arguments: list[str], given: str, secs: float | None, printed: Path) ->
 
     Then it kills the process group: a program may have started processes that never end, such as a pool.
     """
-    environment = process_environment.for_child({})
+    environment = process_environment.for_child({settings.PARENT: str(os.getpid())})
     process_environment.prepare_tensorflow(environment)
     # -P: the user's current folder must not shadow Python's own modules.
     command = [sys.executable, "-P", "-m", *arguments]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import gc
 import logging
@@ -20,13 +19,14 @@ from pathlib import Path
 from typing import IO
 
 from psfleet import errors
-from psfleet.errors import BadJobError, LostPeerError, PsfleetError, StoppedError
+from psfleet.errors import LostPeerError, PsfleetError, StoppedError
 from psfleet.job.program_files import digest, job_files
 from psfleet.polling import run_within
 from psfleet.service.children import end_group_with_this_process
 from psfleet.service.exit_records import ExitRecord
 from psfleet.service.lasting_failure import wait_if_permanent
 from psfleet.service.logs import log_service
+from psfleet.service.parent import die_with
 from psfleet.service.probes import ProbeRecord
 from psfleet.service.settings import Settings, failure_file, logs_text, read
 from psfleet.service.signals import SignalListener
@@ -36,14 +36,10 @@ logger = logging.getLogger("psfleet")
 TERMINATION_LOG = Path("/dev/termination-log")
 """Default `terminationMessagePath` of a Kubernetes container; the file does not exist elsewhere."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-PARENT_SECS = 0.5
-"""Interval in which a process looks for its parent where the kernel does not announce its death."""
 LOG_SECS = 1.0
 """Time to log why a stuck process ends: the log can be on a disk that does not answer, or its lock be held."""
 STANDARD_ERROR = 2
 """The descriptor: a program can replace `sys.stderr` by an object that has none."""
-PR_SET_PDEATHSIG = 1
-"""prctl(2): sets the signal that this process receives when its parent dies."""
 
 
 class Stop:
@@ -214,33 +210,3 @@ def _write_termination_message(message: str) -> None:
     if message and TERMINATION_LOG.exists():
         with suppress(OSError):
             TERMINATION_LOG.write_text(message + "\n")
-
-
-def die_with(parent_pid: int) -> None:
-    """Makes the kernel kill this process when its parent dies; without Linux, a thread notices it within a second.
-
-    Args:
-        parent_pid: Process id of the launcher or of its fork server; 0: this process has no such parent.
-
-    Raises:
-        BadJobError: The parent is already dead.
-    """
-    if not parent_pid:
-        return
-    is_linux = sys.platform.startswith("linux")
-    if is_linux:
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:
-        raise BadJobError(f"the launcher with process id {parent_pid} is gone")
-    if not is_linux:
-        threading.Thread(target=_kill_without, args=(parent_pid,), name="parent", daemon=True).start()
-
-
-def _kill_without(parent_pid: int) -> None:
-    """Waits for the end of the parent, and then kills this process, with its process group if it leads one."""
-    pause = threading.Event()
-    while os.getppid() == parent_pid:
-        pause.wait(PARENT_SECS)
-    if os.getpgrp() == os.getpid():
-        os.killpg(0, signal.SIGKILL)
-    os.kill(os.getpid(), signal.SIGKILL)

@@ -26,7 +26,7 @@ import numpy as np
 import pytest
 
 from psfleet.polling import wait_until
-from psfleet.service.process import die_with
+from psfleet.service.parent import die_with
 from support.standing_fork_server import accepted, use_huge_pages
 
 CLIENT = Path(__file__).with_name("preloaded_tests_client.py")

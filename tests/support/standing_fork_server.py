@@ -22,7 +22,7 @@ from pathlib import Path
 
 from psfleet.cli import main as command_line
 from psfleet.processes import fork_server
-from psfleet.service.process import die_with
+from psfleet.service.parent import die_with
 
 PR_SET_CHILD_SUBREAPER = 36
 """prctl(2): orphans below this process become its children, so that the leak check of `conftest` finds them."""

@@ -211,3 +211,35 @@ def test_a_stop_does_not_load_the_whole_log_of_a_long_run_into_memory(tmp_path: 
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("change", ["renamed", "deleted", "cut"])
+def test_a_process_whose_log_was_replaced_counts_as_one_that_has_trained(new_task: NewTask, change: str) -> None:
+    """As by logrotate: the process goes on writing the file that it has opened."""
+    task = new_task("wait")
+    task.log.write_text("of an earlier process\n")
+    task.start()
+    assert not task.has_trained()
+    if change == "cut":
+        os.truncate(task.log, 0)
+    else:
+        task.log.rename(task.log.with_suffix(".1"))
+    if change == "renamed":
+        task.log.touch()
+    assert task.has_begun()
+    assert task.has_trained()
+    task.kill()
+    assert task.failure() is None
+    assert task.cause_of_end() == "killed by SIGKILL"
+
+
+def test_a_process_with_an_empty_log_has_begun_after_a_while(
+    new_task: NewTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = new_task("wait")
+    task.start()
+    wait_until(lambda: task.log.stat().st_size, END_SECS, "a line")
+    os.truncate(task.log, 0)
+    assert not task.has_begun()
+    monkeypatch.setattr(child, "QUIET_SECS", 0.0)
+    assert task.has_begun()

@@ -116,9 +116,9 @@ def test_a_process_ends_with_its_launcher(tmp_path: Path, platform: str) -> None
     """A chain: the launcher starts the service and is killed; the pipe closes when the last of both has ended."""
     service = f"""
 import os, sys, threading
-from psfleet.service import process
+from psfleet.service import parent
 sys.platform = {platform!r}
-process.die_with(os.getppid())
+parent.die_with(os.getppid())
 print("ready", flush=True)
 threading.Event().wait()
 """
