@@ -19,14 +19,21 @@ States = Sequence[pb.ShardState | None]
 """The state of each ps in their order; None for a ps that cannot be reached."""
 
 
-def generation_of(states: States, layout: Layout) -> int | None:
+def generation_of(states: States, layout: Layout, job_digest: str) -> int | None:
     """The generation that every ps trains; None if one does not train, or if they differ.
+
+    None, too, if a ps trains by another job: the chief is about to restore it for that of this process.
+
+    Args:
+        job_digest: See `psfleet.job.agreement`.
 
     Raises:
         BadJobError: A ps has another layout than this program; names a lookup table or constants that differ.
     """
     digest = layout.digest()
     known = {shard: state for shard, state in enumerate(states) if state is not None and state.phase in TRAINING}
+    if trains_other_job(states, job_digest):
+        return None
     for shard, state in known.items():
         check_constants(dict(state.tables), dict(layout.tables))
         if state.layout_digest != digest:
@@ -34,6 +41,13 @@ def generation_of(states: States, layout: Layout) -> int | None:
             raise BadJobError(f"ps {shard} has layout {state.layout_digest}, expected {digest} of this program")
     generations = {state.generation for state in known.values()}
     return generations.pop() if len(known) == len(states) and len(generations) == 1 else None
+
+
+def trains_other_job(states: States, job_digest: str) -> bool:
+    """Whether a ps trains by a job that differs in what is common to all processes."""
+    return any(
+        state is not None and state.phase in TRAINING and state.job_digest not in ("", job_digest) for state in states
+    )
 
 
 def shown(states: States) -> str:

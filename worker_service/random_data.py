@@ -14,10 +14,16 @@ import tensorflow as tf
 
 KERAS, TENSORFLOW = "seed_generator_state", "StateVar"
 """Names of the state, an int64 vector, of `keras.random.SeedGenerator` (seed, count) and of `tf.random.Generator`."""
-RANDOM = ("ShuffleDataset", "ShuffleAndRepeatDataset", "RandomDataset", "Rng", "Stateful", "NonDeterministicInts")
-"""Beginnings of the names of random operations; `tf.random.Generator` has `Rng` and `Stateful`."""
-ASSIGNS = ("Assign", "ResourceScatter")
-"""Beginnings of the names of operations that change a variable."""
+CHANGES = (
+    "Assign",
+    "ResourceScatter",
+    "Rng",
+    "StatefulRandom",
+    "StatefulStandard",
+    "StatefulTruncated",
+    "StatefulUniform",
+)
+"""Beginnings of the names of operations that change a variable; the later ones are those of `tf.random.Generator`."""
 PYTHON_CALLS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 """Operations that call Python."""
 
@@ -27,12 +33,17 @@ def is_random(dataset: tf.data.Dataset) -> bool:
 
     Stateless random operations have none, and what a Python generator draws cannot be seen.
     """
-    return _draws(dataset) or any(is_random(source) for source in dataset._inputs())
+    return draws_from_seeds(dataset) or any(node.op.startswith(CHANGES) for node in _all_nodes(dataset))
+
+
+def draws_from_seeds(dataset: tf.data.Dataset) -> bool:
+    """Whether a data set has random operations that begin with each iterator again, generators aside."""
+    return _draws(dataset) or any(map(draws_from_seeds, dataset._inputs()))
 
 
 def calls_python(dataset: tf.data.Dataset) -> bool:
     """Whether a data set calls functions of this process: `from_generator`, `py_function` and `numpy_function` do."""
-    return any(node.op in PYTHON_CALLS for node in _nodes(dataset)) or any(map(calls_python, dataset._inputs()))
+    return any(node.op in PYTHON_CALLS for node in _all_nodes(dataset))
 
 
 def _draws(dataset: Any) -> bool:
@@ -45,6 +56,13 @@ def _draws(dataset: Any) -> bool:
     return any(_is_random_node(node) for node in _nodes(dataset))
 
 
+def _all_nodes(dataset: Any) -> Iterator[Any]:
+    """The operations of all functions, those of its inputs included."""
+    yield from _nodes(dataset)
+    for source in dataset._inputs():
+        yield from _all_nodes(source)
+
+
 def _nodes(dataset: Any) -> Iterator[Any]:
     """The operations of a data set's functions."""
     for function in dataset._functions():
@@ -55,9 +73,8 @@ def _nodes(dataset: Any) -> Iterator[Any]:
 
 
 def _is_random_node(node: Any) -> bool:
-    """Some random operations have two seeds as attributes, others a variable."""
-    is_random = node.op.startswith(RANDOM) and node.op != "StatefulPartitionedCall"
-    return is_random or "seed2" in node.attr or node.op.startswith(ASSIGNS)
+    """Random operations have two seeds as attributes, data sets inside functions as inputs."""
+    return "seed2" in node.attr or node.op.startswith(("ShuffleDataset", "ShuffleAndRepeatDataset", "RandomDataset"))
 
 
 def set_generators(dataset: tf.data.Dataset, seed: np.random.SeedSequence) -> None:
@@ -71,9 +88,15 @@ def set_generators(dataset: tf.data.Dataset, seed: np.random.SeedSequence) -> No
 
 
 def _generators(dataset: Any) -> Iterator[tf.Variable]:
+    """In the order in which the functions were traced: that of a graph's variables is another one in each process."""
     for function in dataset._functions():
-        variables = function.function.graph.variables
-        yield from (each for each in variables if _name(each) in (KERAS, TENSORFLOW) and each.dtype == tf.int64)
+        graph = function.function.graph
+        # Not `graph.variables`, which fails if one is gone.
+        living = [variable for reference in graph._weak_variables if (variable := reference()) is not None]
+        found = {
+            id(each.handle): each for each in living if _name(each) in (KERAS, TENSORFLOW) and each.dtype == tf.int64
+        }
+        yield from (found[id(handle)] for handle, _ in graph.captures if id(handle) in found)
     for source in dataset._inputs():
         yield from _generators(source)
 

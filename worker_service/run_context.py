@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from psfleet.checkpoint.location import Folder, root_of
 from psfleet.checkpoint.store_lease import StoreLease
 from psfleet.control.fleet_client import FleetClient
+from psfleet.job.agreement import job_digest
 from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.service.process import Stop
@@ -62,6 +64,11 @@ class RunContext:
     def optimizer(self) -> str:
         """The name of the optimizer in checkpoints."""
         return optimizer_name(self.job, self.update)
+
+    @cached_property
+    def job_digest(self) -> str:
+        """See `psfleet.job.agreement`."""
+        return job_digest(self.job)
 
     @property
     def checkpoints_root(self) -> Folder:

@@ -107,7 +107,7 @@ class Worker:
         found: list[int] = []
 
         def is_there(states: States) -> bool:
-            generation = generation_of(states, self._context.layout)
+            generation = generation_of(states, self._context.layout, self._context.job_digest)
             found[:] = [] if generation is None else [generation]
             return generation is not None
 

@@ -154,6 +154,8 @@ def _opened(path: Folder) -> AbstractContextManager[Any]:
     """Context manager for a safetensors file."""
     if isinstance(path, StoreFolder):
         return nullcontext(StoredPart(path, {name: np.dtype(dtype) for dtype, name in DTYPES.items()}))
+    # Every error of safetensors is that there is no such file.
+    path.open("rb").close()
     opened: AbstractContextManager[Any] = safe_open(path, framework="numpy")
     return opened
 

@@ -13,7 +13,11 @@ PASSING = frozenset(
 """Errors of this process, of its machine or of a network file system; a disk that has lost a block gives EIO."""
 
 
-def read_error(what: str, error: Exception) -> NoCheckpointError | StorageError:
+class UnreadableError(StorageError, OSError):
+    """A checkpoint cannot be read now; an OSError for those who read one, and go on without it."""
+
+
+def read_error(what: str, error: Exception) -> NoCheckpointError | UnreadableError:
     """The error to raise: an older checkpoint takes the place of a damaged one, not of one that cannot be read now.
 
     Args:
@@ -22,5 +26,5 @@ def read_error(what: str, error: Exception) -> NoCheckpointError | StorageError:
     """
     number = error.errno if isinstance(error, OSError) else None
     reason = os.strerror(number) if number is not None else str(error)
-    kind = StorageError if number in PASSING else NoCheckpointError
+    kind = UnreadableError if number in PASSING else NoCheckpointError
     return kind(f"{what} cannot be read: {reason}")

@@ -44,7 +44,8 @@ def built_model(program: KerasProgram, job: Job) -> keras.Model:
     if not model.built:
         batch, spec = first_batch(program, job)
         x = batch[0]
-        if isinstance(model, keras.Sequential) and not _is_built_for(model, spec[0]):
+        # Layers of tables are registered when they are made: a second model would have each of them twice.
+        if isinstance(model, keras.Sequential) and not job.tables and not _is_built_for(model, spec[0]):
             model = _made_model(program, job)
         with (
             batches_explained(tf.nest.map_structure(lambda tensor: tensor.shape, batch)),
@@ -173,10 +174,11 @@ def first_batch(program: KerasProgram, job: Job) -> tuple[Any, Any]:
             f"program {job.program!r}: training examples have the structure {got}, expected (x, y) or "
             "(x, y, sample_weight)"
         )
-    return batch, tf.nest.map_structure(_of_any_number, batches.element_spec)
+    return batch, tf.nest.map_structure(_of_any_number, batches.element_spec, batch)
 
 
-def _of_any_number(spec: Any) -> Any:
-    if not isinstance(spec, tf.TensorSpec) or not spec.shape.rank:
+def _of_any_number(spec: Any, tensor: Any) -> Any:
+    if not isinstance(spec, tf.TensorSpec):
         return spec
-    return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
+    shape = tensor.shape if spec.shape.rank is None else spec.shape
+    return tf.TensorSpec([None, *shape[1:]] if shape.rank else shape, spec.dtype)

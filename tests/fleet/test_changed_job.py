@@ -21,6 +21,15 @@ from psfleet.processes.ports import free_addresses
 from psfleet.report.schema import Report
 
 ENDLESS = "train.steps=1000000"
+GATE = """
+import os
+from pathlib import Path
+from psfleet.polling import wait_until
+
+if os.environ["PSFLEET_INDEX"] == "0":
+    wait_until(Path({gate!r}).exists, {secs}, "the test")
+"""
+"""Holds the chief back."""
 
 
 class Fleet:
@@ -59,6 +68,15 @@ class Fleet:
 
         return wait_until(newest, END_SECS, "a checkpoint", poll_secs=0.05)
 
+    def await_line(self, name: str, message: str) -> float:
+        """Waits for a line in the log of a process; its time."""
+
+        def found() -> float:
+            lines = entries(self.log(name)) if self.log(name).exists() else []
+            return next((entry["time"] for entry in lines if entry.get("message") == message), 0.0)
+
+        return wait_until(found, END_SECS, f"{message!r} of {name}", poll_secs=0.05)
+
     def exit_code(self, process: Process) -> int:
         found = wait_until(process.poll, END_SECS, "an exit", done=lambda code: code is not None, poll_secs=0.05)
         assert found is not None
@@ -87,6 +105,29 @@ def test_a_chief_that_comes_back_with_another_job_trains_by_that_from_the_newest
     newest = store.newest(fleet.out / "checkpoints")
     assert newest is not None
     assert (newest.step, newest.generation) == (final, 2)
+
+
+def test_a_worker_of_the_changed_job_waits_until_the_chief_has_restored_it(fleet: Fleet) -> None:
+    """The chief, which still builds its model, has joined, so that workers with its job may join, too."""
+    gate = fleet.folder / "gate"
+    with (fleet.folder / "program.py").open("a") as program:
+        program.write(GATE.format(gate=str(gate), secs=END_SECS))
+    changed = ENDLESS, "fleet.workers=4", "update.quorum=1"
+    with fleet.started("ps", "ps", 0, ENDLESS):
+        gate.touch()
+        with fleet.started("before", "worker", 0, ENDLESS):
+            fleet.await_checkpoint()
+        gate.unlink()
+        with fleet.started("chief", "worker", 0, *changed) as chief:
+            fleet.await_line("chief", "joined as worker 0")
+            with fleet.started("late", "worker", 3, *changed) as late:
+                fleet.await_line("late", "waiting for 1 parameter server to restore the model")
+                gate.touch()
+                began = fleet.await_line("late", "opening a session with 1 parameter server")
+                chief.send_signal(signal.SIGTERM)
+                assert (fleet.exit_code(chief), fleet.exit_code(late)) == (143, 143)
+    [event] = [event for event in Report.read(fleet.out).events if event.kind == "job_changed"]
+    assert event.time < began, "the worker used the ps before"
 
 
 @pytest.mark.parametrize(

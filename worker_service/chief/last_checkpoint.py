@@ -69,7 +69,7 @@ class LastCheckpoint:
         return checkpoint
 
     def _is_verified(self, checkpoint: Checkpoint) -> bool:
-        """Verifies a checkpoint; False if a store does not give it now.
+        """Verifies a checkpoint; False if it cannot be read now.
 
         Raises:
             NoCheckpointError: A part is corrupt.
@@ -77,7 +77,7 @@ class LastCheckpoint:
         with self._disk.reading(checkpoint.folder):
             try:
                 verify(checkpoint)
-            except StoreError as error:
+            except (StoreError, StorageError) as error:
                 logger.warning("not verified yet: %s", error, extra={"step": checkpoint.step})
                 return False
         return True

@@ -102,8 +102,8 @@ class Recovery:
     def _recover(self, states: Sequence[pb.ShardState], last_step: int) -> RecoveryResult:
         self._context.require_lease()
         disk = self._events.disk
-        generation = generation_of(states, self._layout)
-        if generation is not None and not self._log.trains_other_job(states) and not self._is_superseded(generation):
+        generation = generation_of(states, self._layout, self._context.job_digest)
+        if generation is not None and not self._is_superseded(generation):
             self._completed = generation
             return RecoveryResult(generation, states[0].first_step)
         trained = max([last_step, *[state.step for state in states]])

@@ -8,11 +8,10 @@ from typing import Any
 
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.control import control_pb2 as pb
-from psfleet.job.agreement import job_digest
 from psfleet.job.differences import changes
 from psfleet.job.program_files import PROGRAM_DIGEST
 from worker_service.chief.events import Events
-from worker_service.fleet_state import TRAINING
+from worker_service.fleet_state import TRAINING, trains_other_job
 from worker_service.run_context import RunContext
 
 JOB_CHANGED = "job_changed"
@@ -32,11 +31,6 @@ class RecoveryLog:
         self._context = context
         self._events = events
         self._extra = manifest_extra
-        self._job_digest = job_digest(context.job)
-
-    def trains_other_job(self, states: Sequence[pb.ShardState]) -> bool:
-        """Whether a ps trains by a job that differs in what is common to all processes: the chief's has changed."""
-        return any(state.phase in TRAINING and state.job_digest not in ("", self._job_digest) for state in states)
 
     def record(
         self, states: Sequence[pb.ShardState], checkpoint: Checkpoint, last_step: int, generation: int, trained_in: int
@@ -55,7 +49,8 @@ class RecoveryLog:
         lost = max(0, last_step - checkpoint.step - sum(event.steps_lost for event in earlier))
         was_training = last_step > 0 or any(state.phase in TRAINING for state in states)
         if was_training:
-            if self.trains_other_job(states) and all(event.kind != JOB_CHANGED for event in earlier):
+            is_recorded = any(event.kind == JOB_CHANGED for event in earlier)
+            if trains_other_job(states, self._context.job_digest) and not is_recorded:
                 cause = f"the ps trained by another job{self._changed(checkpoint)}"
                 self._events.add("chief", 0, JOB_CHANGED, cause, lost, generation)
                 lost = 0

@@ -13,19 +13,20 @@ def loss_of(model: keras.Model, x: Any, y: Any, y_pred: Any, weight: Any) -> tf.
     """What `compute_loss` of the model returns.
 
     Keras passes the arguments by position, and `training` by name if there is such a parameter (trainer.py,
-    `_compute_loss`). Here a model's own `compute_loss` may also take no sample weights, or take all by name.
+    `_compute_loss`). Here they are passed by name to a model's own `compute_loss` that has Keras' names, in whatever
+    order, and it need not take sample weights if there are none.
 
     Args:
         weight: Sample weights; None: there are none.
     """
     signature = inspect.signature(model.compute_loss)
-    named = {"training": True} if "training" in signature.parameters else {}
-    weighted = {} if weight is None else {"sample_weight": weight}
-    ways = [
-        ((x, y, y_pred, weight), {}),
-        ((x, y, y_pred), weighted),
-        ((), {"x": x, "y": y, "y_pred": y_pred, **weighted}),
-    ]
+    parameters = signature.parameters.keys()
+    named = {"training": True} if "training" in parameters else {}
+    weighted = {"sample_weight": weight} if weight is not None or "sample_weight" in parameters else {}
+    by_name = {"x": x, "y": y, "y_pred": y_pred, **weighted}
+    ways: list[tuple[tuple[Any, ...], dict[str, Any]]] = [((x, y, y_pred, weight), {}), ((x, y, y_pred), weighted)]
+    if parameters >= {"x", "y", "y_pred"}:
+        ways.insert(0, ((), by_name))
     for given, keywords in ways:
         if _takes(signature, given, {**keywords, **named}):
             return model.compute_loss(*given, **keywords, **named)

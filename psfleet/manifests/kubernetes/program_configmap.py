@@ -16,8 +16,10 @@ from psfleet.manifests.kubernetes.names import labels, program_map
 
 MOST_BYTES = 1_000_000
 """A ConfigMap holds 1 MiB, its other parts included."""
-LEFT_OUT = re.compile(r"\..*|__pycache__|runs|studies|services")
-"""Names of files and folders: hidden ones, caches, and what runs, studies and services write on this machine."""
+LEFT_OUT = re.compile(r"\..*|__pycache__")
+"""Names of files and folders: hidden ones, and caches."""
+RESULTS = frozenset({"runs", "studies", "services"})
+"""Names of folders in which runs, studies and services write on this machine, unless they have Python files."""
 PRIVATE_KEY = re.compile(rb"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----")
 """In PEM (RFC 7468): every pod of the workers, and whoever may read ConfigMaps, would have it."""
 CURE = "put the program into an image (container.program: image) and its data on a volume (container.mounts)"
@@ -37,7 +39,8 @@ class Files:
 
     @classmethod
     def of(cls, folder: Path, cure: str = CURE) -> Files:
-        """Reads a folder, without what is named as in `LEFT_OUT`, and without private keys, of which a line says so.
+        """Reads a folder, without what is named as in `LEFT_OUT`, without results, and without files that have private
+        keys: a line names each. Of a Python file it is a warning.
 
         Args:
             cure: What to do if it is too large, for the message.
@@ -59,9 +62,11 @@ class Files:
             except OSError as error:
                 raise UsageError(f"program folder {folder}: {name}: {error.strerror or error}") from error
             if PRIVATE_KEY.search(content):
-                logger.warning("%s is not given to the cluster: it has a private key", folder / name)
-            else:
-                contents[name] = content
+                if path.suffix != ".py":
+                    logger.warning("%s is not given to the cluster: it has a private key", folder / name)
+                    continue
+                logger.warning("%s has a private key, which the pods of workers have, too", folder / name)
+            contents[name] = content
         return cls(contents)
 
     def without(self, secrets: Iterable[bytes]) -> Files:
@@ -104,6 +109,10 @@ class Files:
 def _paths(folder: Path) -> Iterator[Path]:
     """The files of a program; what is left out is not read: a virtual environment has ten thousands of files."""
     for parent, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not LEFT_OUT.fullmatch(name)]
+        folders[:] = [name for name in folders if not LEFT_OUT.fullmatch(name) and not _is_results(Path(parent, name))]
         paths = (Path(parent, name) for name in files if not LEFT_OUT.fullmatch(name))
         yield from (path for path in paths if path.is_file())
+
+
+def _is_results(folder: Path) -> bool:
+    return folder.name in RESULTS and not any(path.suffix == ".py" for path in folder.iterdir())

@@ -23,6 +23,8 @@ from worker_service.fleet_state import (
     trains_past,
 )
 
+JOB = "digest of the job"
+
 
 def states_with(incarnation: int) -> States:
     """One ps that cannot be reached, and one that knows a chief."""
@@ -99,11 +101,18 @@ def layout_with(**tables: str) -> Layout:
 
 def training(layout: Layout) -> States:
     digest = layout.digest()
-    return [pb.ShardState(phase=pb.RUNNING, generation=2, layout_digest=digest, tables=dict(layout.tables))]
+    return [
+        pb.ShardState(phase=pb.RUNNING, generation=2, layout_digest=digest, tables=dict(layout.tables), job_digest=JOB)
+    ]
 
 
 def test_a_fleet_with_the_tensors_and_lookup_tables_of_the_program_has_a_generation() -> None:
-    assert generation_of(training(layout_with(words="one")), layout_with(words="one")) == 2
+    assert generation_of(training(layout_with(words="one")), layout_with(words="one"), JOB) == 2
+
+
+def test_ps_that_train_by_another_job_have_no_generation_for_this_one_whatever_their_layout_is() -> None:
+    assert generation_of(training(layout_with(words="one")), layout_with(words="one"), "another") is None
+    assert generation_of(training(layout_with(words="one")), layout_with(words="two"), "another") is None
 
 
 def test_a_lookup_table_with_another_content_is_refused_by_the_name_of_its_layer() -> None:
@@ -111,11 +120,11 @@ def test_a_lookup_table_with_another_content_is_refused_by_the_name_of_its_layer
         "layer words: its lookup table has the content two in this process and one in the chief; expected the same"
     )
     with pytest.raises(BadJobError, match=expected):
-        generation_of(training(layout_with(colors="same", words="one")), layout_with(colors="same", words="two"))
+        generation_of(training(layout_with(colors="same", words="one")), layout_with(colors="same", words="two"), JOB)
     with pytest.raises(BadJobError, match=r"ps 0 has layout .*, expected .* of this program"):
-        generation_of(training(layout_with(words="one")), layout_with(others="one"))
+        generation_of(training(layout_with(words="one")), layout_with(others="one"), JOB)
     with pytest.raises(BadJobError, match=r"ps 1 has layout"):
-        generation_of([None, *training(layout_with(words="one"))], layout_with(others="one"))
+        generation_of([None, *training(layout_with(words="one"))], layout_with(others="one"), JOB)
 
 
 @pytest.mark.parametrize(
@@ -133,17 +142,17 @@ def test_a_lookup_table_with_another_content_is_refused_by_the_name_of_its_layer
 def test_constants_of_a_layer_must_be_those_of_the_chief_but_for_rounding(own: str, is_same: bool) -> None:
     fleet = training(layout_with(scale="about 5 2.0 1.0", words="one"))
     if is_same:
-        assert generation_of(fleet, layout_with(scale=own, words="one")) == 2
+        assert generation_of(fleet, layout_with(scale=own, words="one"), JOB) == 2
     else:
         with pytest.raises(
             BadJobError, match=f"scale: number, norm and projection are {own} in this process and about"
         ):
-            generation_of(fleet, layout_with(scale=own, words="one"))
+            generation_of(fleet, layout_with(scale=own, words="one"), JOB)
 
 
 def test_constants_that_are_not_finite_are_those_of_the_chief_if_they_are_equal() -> None:
     constants = layout_with(scale="about 5 nan nan")
-    assert generation_of(training(constants), constants) == 2
+    assert generation_of(training(constants), constants, JOB) == 2
 
 
 def held(step: int, at: int, phase: pb.Phase = pb.RUNNING, final_step: int = 100) -> pb.ShardState:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -192,6 +196,37 @@ def test_random_data_differ_by_epoch_and_shard_and_are_repeated_by_a_process_tha
     assert len(epochs) == steps // 5, "each epoch has its own random numbers"
     assert set(found).isdisjoint(first(5, data(train, index=0))), "another shard has others"
     assert first(7, data(train, rotates), start=8) == found[8:15]
+
+
+LAYERS = """
+import keras, sys, tensorflow as tf
+from test_random_data import data, first
+
+def train(shard, shards):
+    layers = [keras.layers.GaussianNoise(1.0) for _ in range(6)]
+    def noisy(number):
+        for factor, layer in enumerate(layers, 1):
+            number += layer(tf.zeros([]), training=True) * 10.0**factor
+        return tf.bitcast(number, tf.int32)
+    return tf.data.Dataset.range(20).map(lambda x: noisy(tf.cast(x, tf.float32)))
+
+rubbish = [object() for _ in range(int(sys.argv[1]))]
+print(first(7, data(train)))
+"""
+"""In each process the layers lie elsewhere in memory."""
+
+
+def test_several_generators_draw_the_same_numbers_in_each_process() -> None:
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", LAYERS, str(size)], env={**os.environ, "PYTHONPATH": path}, check=True,
+            capture_output=True, text=True, timeout=120,
+        ).stdout
+        for size in (0, 54321)
+    }  # fmt: skip
+    assert len(found) == 1
+    assert "," in found.pop()
 
 
 @pytest.mark.parametrize("kind", ["stateless", "fixed shuffle", "plain"])

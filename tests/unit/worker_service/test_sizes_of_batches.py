@@ -109,3 +109,13 @@ def test_a_served_model_says_that_it_takes_all_sizes(model: Callable[[], keras.M
     dtype = predictor.features.dtype.as_numpy_dtype
     (short,), (long,) = (predictor.predict([tokens(length).astype(dtype)]).values() for length in (1, 12))
     assert short.shape == long.shape == (2, 2)
+
+
+def test_a_tensor_of_unknown_rank_has_the_sizes_of_the_first_batch() -> None:
+    def unknown(shard: int, shards: int) -> tf.data.Dataset:
+        made = tf.data.Dataset.range(8)
+        return made.map(lambda x: (tf.numpy_function(lambda y: np.full(3, y, np.float32), [x], tf.float32), x))
+
+    batch, spec = first_batch(KerasProgram(model=Subclassed, loss="mse", train=unknown), sample_job())
+    assert batch[0].shape == (4, 3)
+    assert spec[0].shape.as_list() == [None, 3]

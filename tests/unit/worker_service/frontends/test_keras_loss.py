@@ -42,6 +42,22 @@ class ByName(keras.Model):
         return x, y, y_pred, sample_weight, training
 
 
+class OtherOrder(keras.Model):
+    """Has Keras' names, and one of its own."""
+
+    def compute_loss(self, y: Any, y_pred: Any, x: Any = None, sample_weight: Any = None, alpha: float = 0.5) -> Any:
+        assert alpha == 0.5
+        return x, y, y_pred, sample_weight, True
+
+
+class WithFactor(keras.Model):
+    """Takes no weights, but a factor in their place."""
+
+    def compute_loss(self, x: Any, y: Any, y_pred: Any, alpha: float = 0.5) -> Any:
+        assert alpha == 0.5
+        return x, y, y_pred, None, True
+
+
 class WithoutWeights(keras.Model):
     def compute_loss(self, x: Any, y: Any, y_pred: Any) -> Any:
         return x, y, y_pred, None, True
@@ -54,7 +70,9 @@ class OtherWeight(keras.Model):
         return x, y, y_pred, others.get("sample_weight"), True
 
 
-@pytest.mark.parametrize("model", [AsDocumented, OtherNames, WithDefaults, TakesAnything, ByName, OtherWeight])
+@pytest.mark.parametrize(
+    "model", [AsDocumented, OtherNames, WithDefaults, TakesAnything, ByName, OtherWeight, OtherOrder]
+)
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weighted"])
 def test_an_own_loss_gets_examples_predictions_weights_and_that_it_trains(
     model: type[keras.Model], weight: np.ndarray | None
@@ -63,8 +81,9 @@ def test_an_own_loss_gets_examples_predictions_weights_and_that_it_trains(
     assert all(each is expected for each, expected in zip(got, (X, Y, Y_PRED, weight, True), strict=True))
 
 
-def test_an_own_loss_without_weights_is_enough_for_data_without_weights() -> None:
-    assert loss_of(WithoutWeights(), X, Y, Y_PRED, None) == (X, Y, Y_PRED, None, True)
+@pytest.mark.parametrize("model", [WithoutWeights, WithFactor])
+def test_an_own_loss_without_weights_is_enough_for_data_without_weights(model: type[keras.Model]) -> None:
+    assert loss_of(model(), X, Y, Y_PRED, None) == (X, Y, Y_PRED, None, True)
 
 
 def test_an_own_loss_that_cannot_take_the_weights_of_the_data_is_an_error() -> None:

@@ -58,10 +58,20 @@ def test_private_keys_stay_behind_which_a_line_says(
     (tmp_path / "certificates").mkdir()
     (tmp_path / "certificates" / "ca.key").write_text(f"# of the fleet\n-----BEGIN {kind}-----\nMC4C\n")
     (tmp_path / "ca.crt").write_text("-----BEGIN CERTIFICATE-----\nMC4C\n")
-    (tmp_path / "program.py").write_text('WANTED = "-----BEGIN " + "PRIVATE KEY-----"\n')
+    (tmp_path / "program.py").write_text(f'BEGIN = "-----BEGIN {kind}-----"\n')
     assert Files.of(tmp_path).content.keys() == {"ca.crt", "program.py"}
-    [record] = caplog.records
-    assert record.getMessage() == f"{tmp_path}/certificates/ca.key is not given to the cluster: it has a private key"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path}/certificates/ca.key is not given to the cluster: it has a private key",
+        f"{tmp_path}/program.py has a private key, which the pods of workers have, too",
+    ]
+
+
+@pytest.mark.parametrize("name", ["services", "app/services", "runs"])
+def test_a_package_that_is_named_like_a_folder_of_results_is_taken(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name / "users.py"
+    path.parent.mkdir(parents=True)
+    path.write_text("x = 1\n")
+    assert Files.of(tmp_path).content.keys() == {f"{name}/users.py"}
 
 
 def test_a_program_that_is_too_large_is_refused_with_the_way_out(tmp_path: Path) -> None:
