@@ -33,6 +33,12 @@ _IN_GRAPH = "Graph execution error:"
 _ORIGIN = re.compile(r'File "|Detected at node |Node: |<stack traces unavailable>')
 """Start of a line about that place."""
 
+_IN_USER_CODE = "in user code:"
+"""Header of the message of an exception in a function that AutoGraph has converted; frames and the cause follow."""
+
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Warning|Interrupt|Exit|Iteration)\b")
+"""Start of the line of a cause."""
+
 _EMBEDDED = "Traceback (most recent call last):\n"
 """Start of the traceback that TensorFlow embeds in an error message if a data set's Python function raised."""
 
@@ -58,7 +64,8 @@ def failure(job: Job, what: str, error: Exception | SystemExit) -> ProgramError:
     else:
         frames_of_user = _user_frame(error.__traceback__)
         details = _COLOURS.sub("", "".join(traceback.format_exception(type(error), error, frames_of_user)))
-        reason = f"{type(error).__name__}: {reason}"
+        kind = f"{type(error).__name__}: "
+        reason = kind + reason.removeprefix(kind)
     return ProgramError(f"program {job.program!r}: {what} raised {reason}", details)
 
 
@@ -66,12 +73,21 @@ def _reason(message: str) -> str:
     """The line of an error message that states the cause; for an error in a layer or a graph it is after a header."""
     lines = [line.strip() for line in _COLOURS.sub("", message).splitlines()]
     lines = [line for line in lines if line] or ["no message"]
+    if _IN_USER_CODE in lines[:3] and lines[-1] != _IN_USER_CODE:
+        # AutoGraph: the frames follow, and the cause is last.
+        lines = [*lines[: lines.index(_IN_USER_CODE)], *_cause(lines)]
     if lines[0] == _IN_GRAPH:
         lines = [line for line in lines[1:] if not _ORIGIN.match(line)] or lines
     in_layer = _IN_LAYER.match(lines[0])
     if in_layer and len(lines) > 1:
         return f"{lines[1]} (in {in_layer[1]})"
     return lines[0]
+
+
+def _cause(lines: list[str]) -> list[str]:
+    """The end of a message of AutoGraph, from the line that names the exception."""
+    found = [at for at, line in enumerate(lines) if _EXCEPTION.match(line)]
+    return lines[found[-1] :] if found else lines[-1:]
 
 
 def _user_frame(frames: TracebackType | None) -> TracebackType | None:

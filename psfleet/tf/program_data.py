@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import keras
 import tensorflow as tf
+from keras.src.backend.tensorflow.core import compute_output_spec
 
 from psfleet.errors import DataStallError, ProgramError
 from psfleet.job.job import Job
@@ -16,6 +17,7 @@ from psfleet.job.program import GraphProgram, KerasProgram
 from psfleet.job.user_code import user_code
 from psfleet.polling import run_within
 from psfleet.tf.batching import batched, padding_explained
+from psfleet.tf.inlined import inlined_functions
 from psfleet.tf.parts import PartError
 
 T = TypeVar("T")
@@ -49,16 +51,20 @@ def built_model(program: KerasProgram, job: Job) -> keras.Model:
             model = _made_model(program, job)
         with (
             batches_explained(tf.nest.map_structure(lambda tensor: tensor.shape, batch)),
+            inlined_functions(),
             user_code(job, "building the model on its first batch"),
         ):
-            model(x)
+            _build(model, x)
             _build_for_training(model, x)
     return model
 
 
 def _made_model(program: KerasProgram, job: Job) -> keras.Model:
+    # A program may have set it for all its models; it is a part of the state that is cleared.
+    policy = keras.config.dtype_policy()
     # Without a collection of garbage, which looks at every imported module that is not frozen: 0.3 CPU seconds.
     keras.backend.clear_session(free_memory=False)
+    keras.config.set_dtype_policy(policy)
     keras.utils.set_random_seed(job.train.seed)
     with user_code(job, "model()"):
         model = program.model()
@@ -83,9 +89,24 @@ def _is_built_for(model: keras.Sequential, spec: Any) -> bool:
     return True
 
 
+def _build(model: keras.Model, x: Any) -> None:
+    """Builds a model as Keras' fit does: no layer's state changes, as it would in a call of the model."""
+    symbolic = tf.nest.map_structure(lambda each: keras.KerasTensor(each.shape, each.dtype.name), x)
+    try:
+        compute_output_spec(model, symbolic, **({"training": False} if _takes_training(model) else {}))
+    except Exception as error:
+        # The call says what is wrong.
+        logger.debug("the model is built by a call: %s", error)
+        model(x)
+
+
+def _takes_training(model: keras.Model) -> bool:
+    return "training" in model.call_signature_parameters
+
+
 def _build_for_training(model: keras.Model, x: Any) -> None:
     """Builds layers that the model calls in training only; changes no variable."""
-    if "training" not in model.call_signature_parameters:
+    if not _takes_training(model):
         return
 
     def forward(x: Any) -> None:

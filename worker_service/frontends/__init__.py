@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tensorflow as tf
+
 from psfleet.checkpoint.parts import DTYPES
 from psfleet.errors import ProgramError
 from psfleet.job.job import Job
@@ -20,6 +22,11 @@ def front_end(program: KerasProgram | GraphProgram, job: Job, num_shards: int, i
     Raises:
         ProgramError: The program raised, has no trainable parameters, or does something that a worker cannot do.
     """
+    if not tf.executing_eagerly():
+        raise ProgramError(
+            f"program {job.program!r} turns eager execution off, expected no disable_v2_behavior() and no "
+            "disable_eager_execution(): psfleet builds the loss of a GraphProgram in a graph by itself"
+        )
     front: FrontEnd
     with building(job.fleet.parts) as parts:
         if isinstance(program, KerasProgram):

@@ -18,8 +18,9 @@ from psfleet.job.user_code import user_code
 from psfleet.layout import Layout, Losses, Tables, TensorSpec, state_order
 from psfleet.layout.buckets import specs_of_loss
 from psfleet.tf.program_data import batches_explained, training_data
-from worker_service.frontends import finite, flat
+from worker_service.frontends import finite, flat, graph_variables
 from worker_service.frontends.constants import is_constant
+from worker_service.frontends.custom_gradients import check_custom_gradients
 from worker_service.frontends.graph_checks import check_variables
 from worker_service.frontends.graph_evaluation import mean_losses
 from worker_service.frontends.graph_import import split, transplant
@@ -99,7 +100,6 @@ class GraphFrontEnd:
         rows: Rows | None = None,
     ) -> TrainingGraph:
         """See `FrontEnd`. Non-trainable variables are this worker's own; each step first assigns their values."""
-        del number
         with tf.Graph().as_default() as self._graph:
             tf.compat.v1.set_random_seed(self._job.train.seed + self._index)
             trained = [
@@ -114,7 +114,8 @@ class GraphFrontEnd:
             uses = TableUses(self.embeddings, rows or SavedRows(self.embeddings), *at_step)
             steps = self._steps(layout, trained, others, batch, uses, with_gradients)
         feeds = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in batch]
-        given = [*flat.slices(layout.parameters, parameters), *state, *frozen, *feeds]
+        own = graph_variables.at_step_of(specs, [*state, *frozen], number, self._job.train.accumulate)
+        given = [*flat.slices(layout.parameters, parameters), *own, *feeds]
         inputs = list(zip([*trained, *others, *batch], given, strict=True))
         shares = graph_shares(self._program, self._job, towers, tf.nest.pack_sequence_as(self._batch_spec, feeds))
         inputs += [(tensor, uses.source.at_step) for tensor in at_step]
@@ -196,12 +197,7 @@ class GraphFrontEnd:
     ) -> list[TrainingGraph]:
         """The step of each loss in the program's own graph; `others` are values of state and of frozen tensors."""
         specs = (*layout.state.specs, *layout.frozen.specs)
-        variables: list[Any] = [
-            tf.compat.v1.Variable(
-                tf.zeros(spec.shape, spec.dtype), trainable=False, collections=[], name=spec.name, use_resource=True
-            )
-            for spec in specs
-        ]
+        variables = [graph_variables.own_variable(spec) for spec in specs]
         named = {spec.name: tensor for spec, tensor in zip(layout.parameters.specs, parameters, strict=True)}
         named |= self._tables.given(uses.lookup)
         given = GivenVariables(
@@ -228,13 +224,15 @@ class GraphFrontEnd:
         self, layout: Layout, index: int, loss: tf.Tensor, parameters: Sequence[tf.Tensor], uses: TableUses
     ) -> tuple[tuple[tf.Tensor, ...], tuple[TableGradient, ...]]:
         """The gradient of a loss with respect to the parameters that it moves, each as `[size]`, and to rows."""
+        specs = specs_of_loss(layout.parameters, index)
+        check_custom_gradients(self._job.program, loss, specs, parameters)
         found = tf.gradients(loss, [*parameters, *uses.rows])
         name = list(self._program.named_losses)[index]
         loss_name = f"loss {name}" if name else "loss(batch)"
         flat.require_any(self._job.program, loss_name, found, self._program.scopes.get(name, ""))
         gradients = found[: len(parameters)]
         tables = table_gradients(self.embeddings, uses.gradients(found[len(parameters) :]))
-        return tuple(flat.dense(specs_of_loss(layout.parameters, index), gradients)), tables
+        return tuple(flat.dense(specs, gradients)), tables
 
     def _new_state(
         self, layout: Layout, name: str, variables: Sequence[Any], others: Sequence[tf.Tensor]

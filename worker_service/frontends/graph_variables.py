@@ -14,6 +14,8 @@ from psfleet.job.user_code import user_code
 from psfleet.layout import TensorSpec
 
 Collections = tf.compat.v1.GraphKeys
+GLOBAL_STEP = "global_step"
+"""Name of the variable of `tf.train.get_or_create_global_step`."""
 
 
 class GivenVariables:
@@ -49,6 +51,32 @@ class GivenVariables:
             penalty = regularizer(value)
         if penalty is not None:
             tf.compat.v1.add_to_collection(Collections.REGULARIZATION_LOSSES, penalty)
+
+
+def own_variable(spec: TensorSpec) -> Any:
+    """A variable of a worker for a tensor that is not trained.
+
+    That of TensorFlow's global step is elsewhere: `get_global_step` would find its handle by the name, and refuse it.
+    """
+    name = f"psfleet/{spec.name}" if spec.name == GLOBAL_STEP else spec.name
+    return tf.compat.v1.Variable(
+        tf.zeros(spec.shape, spec.dtype), trainable=False, collections=[], name=name, use_resource=True
+    )
+
+
+def at_step_of(
+    specs: Sequence[TensorSpec], values: Sequence[tf.Tensor], number: tf.Tensor | None, accumulate: int
+) -> list[tf.Tensor]:
+    """Values of tensors that are not trained, with the step of a microbatch in place of TensorFlow's global step.
+
+    Args:
+        number: int64 scalar, of the microbatch, of which a step has `accumulate`; None: the values stay.
+    """
+    is_step = [spec.name == GLOBAL_STEP and spec.shape == () and spec.dtype == "int64" for spec in specs]
+    if number is None or not any(is_step):
+        return list(values)
+    step = number // accumulate
+    return [step if here else value for here, value in zip(is_step, values, strict=True)]
 
 
 def spec_of(name: str, variable: Any) -> TensorSpec:

@@ -20,6 +20,7 @@ from psfleet.job.user_code import user_code
 from psfleet.layout import Layout, Losses, Tables, TensorSpec, state_order
 from psfleet.tf.program_data import training_data
 from worker_service.frontends import finite, flat, keras_checks, keras_parts, layer_constants, lookup_tables
+from worker_service.frontends.custom_gradients import check_custom_gradients
 from worker_service.frontends.graph_import import split, transplant
 from worker_service.frontends.interface import Share, TrainingGraph
 from worker_service.frontends.keras_evaluation import evaluate
@@ -203,6 +204,7 @@ class KerasFrontEnd:
                 with keras_shares(towers, self._job.program) as scaling, self._tables.reading(uses):
                     scope, loss, _ = self._forward(self._trained + self._state + self._frozen, values, batch)
             shares[:] = scaling
+            check_custom_gradients(self._job.program, loss, self.parameters, parameters)
             found = keras_parts.gradients(tape, loss, [*parameters, *uses.rows])
             flat.require_any(self._job.program, "the loss of the model", found)
             gradients = flat.dense(layout.parameters.specs, found[:count])

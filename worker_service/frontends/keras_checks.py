@@ -75,6 +75,10 @@ def check_model(program: str, model: keras.Model, trained: Sequence[Any]) -> Non
         raise _error(program, "the model has no trainable parameters, expected at least one")
     if type(model).train_step is not keras.Model.train_step:
         raise _error(program, "the model overrides train_step, which a worker never calls; expected compute_loss")
+    if getattr(model, "_distribute_strategy", None) is not None:
+        raise _error(
+            program, "the model was made in the scope of a tf.distribute.Strategy, expected none: psfleet distributes"
+        )
     stateful = [layer.name for layer in model._flatten_layers() if getattr(layer, "stateful", False)]
     if stateful:
         raise _error(

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from psfleet.job.job import Job
 from psfleet.tf.program_data import batches_explained
 from worker_service.frontends.evaluation_errors import evaluating
+
+logger = logging.getLogger("psfleet.worker")
+_left_out: list[str] = []
+"""The metrics of the last warning."""
 
 
 def evaluate(model: keras.Model, data: tf.data.Dataset, job: Job) -> dict[str, float]:
@@ -25,4 +31,13 @@ def evaluate(model: keras.Model, data: tf.data.Dataset, job: Job) -> dict[str, f
     warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning)
     with batches_explained(shapes), evaluating(job):
         metrics = model.evaluate(data, return_dict=True, verbose=0)
-    return {name: float(value) for name, value in metrics.items()}
+    values = {name: np.asarray(value) for name, value in metrics.items()}
+    arrays = [name for name, value in values.items() if value.shape]
+    if arrays and arrays != _left_out:
+        _left_out[:] = arrays
+        logger.warning(
+            "not recorded, because they are no numbers but arrays: %s; expected metrics with one value, for example "
+            "average='macro'",
+            ", ".join(arrays),
+        )
+    return {name: float(value) for name, value in values.items() if not value.shape}

@@ -13,6 +13,7 @@ from psfleet.errors import ProgramError
 from psfleet.job.job import Job
 from psfleet.job.user_code import user_code
 from psfleet.tf.global_seed import trace_seed
+from psfleet.tf.inlined import inlined_functions
 from psfleet.tf.program_data import batches_explained
 from worker_service.frontends import lookup_tables
 
@@ -42,8 +43,8 @@ class Scope(keras.StatelessScope):
         variable, value = update
         if tf.compat.v1.get_default_graph() is not self._graph:
             raise ValueError(
-                f"{variable.path} is assigned inside of a loop, a branch or a tf.function of the model, expected "
-                "outside: a recurrent layer with unroll=True has no loop"
+                f"{variable.path} is assigned inside of a loop or a branch of the model, expected outside: "
+                "a recurrent layer with unroll=True has no loop"
             )
         self.num_updates[id(variable)] += 1
         super().add_update((variable, tf.stop_gradient(value)))
@@ -75,7 +76,7 @@ def traced(
     """
     seed = trace_seed(job.train.seed + index, job.deadlines.slow_secs)
     shapes = tf.nest.map_structure(lambda spec: spec.shape, batch_spec)
-    with seed, batches_explained(shapes), user_code(job, "the model's forward pass or loss"):
+    with seed, batches_explained(shapes), inlined_functions(), user_code(job, "the model's forward pass or loss"):
         concrete = tf.function(function, autograph=False).get_concrete_function(list(specs), batch_spec)
     for outer, inner in concrete.graph.captures:
         if outer.dtype in (tf.resource, tf.variant) and not lookup_tables.is_read_table(inner):

@@ -1,0 +1,91 @@
+"""What a program sets for all its models, how a model is built, and metrics that are arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+from support.program_samples import sample_job
+
+from psfleet.errors import ProgramError
+from psfleet.job.program import KerasProgram
+from psfleet.tf.program_data import built_model
+from worker_service import frontends
+from worker_service.frontends import front_end
+
+X, Y = np.ones((9, 5), np.float32), np.eye(3, dtype=np.float32)[np.arange(9) % 3]
+
+
+def data(*_: int) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices((X, Y))
+
+
+def dense() -> keras.Model:
+    return keras.Sequential([keras.Input([5]), layers.Dense(3, "softmax")])
+
+
+def program(model: Callable[[], keras.Model] = dense, **fields: object) -> KerasProgram:
+    return KerasProgram(model=model, loss="categorical_crossentropy", train=data, **fields)  # type: ignore[arg-type]
+
+
+class Counting(keras.Model):
+    """Is built by its data, and counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.normalization = layers.Dense(3), layers.BatchNormalization()
+        self.seeds = keras.random.SeedGenerator(3)
+        self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False, name="calls")
+
+    def call(self, x: tf.Tensor, training: bool = True) -> tf.Tensor:
+        self.calls.assign_add(1.0)
+        noise = keras.random.normal([5], seed=self.seeds)
+        return self.normalization(self.dense(x + noise), training=training)
+
+
+def test_the_dtype_policy_of_a_program_is_that_of_its_models() -> None:
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        assert built_model(program(), sample_job()).layers[0].compute_dtype == "bfloat16"
+        assert built_model(program(), sample_job()).layers[0].compute_dtype == "bfloat16", "again"
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+def test_building_a_model_changes_no_state() -> None:
+    built = built_model(program(Counting), sample_job())
+    values = {each.path.rpartition("/")[2]: each.numpy() for each in built.non_trainable_variables}
+    assert values["calls"] == 0
+    assert not values["moving_mean"].any()
+    assert values["seed_generator_state"].tolist() == [3, 0]
+
+
+def test_a_model_of_a_distribution_strategy_is_refused() -> None:
+    def model() -> keras.Model:
+        with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
+            return dense()
+
+    with pytest.raises(ProgramError, match=r"in the scope of a tf\.distribute\.Strategy, expected none"):
+        front_end(program(model), sample_job(), 1, 0)
+
+
+def test_a_program_without_eager_execution_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frontends.tf, "executing_eagerly", lambda: False)
+    with pytest.raises(ProgramError, match=r"turns eager execution off, expected no disable_v2_behavior\(\)"):
+        front_end(program(), sample_job(), 1, 0)
+
+
+def test_a_metric_that_is_an_array_is_left_out_which_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    own = program(metrics=["accuracy", keras.metrics.F1Score()], evaluate=data)
+    front = front_end(own, sample_job(), 1, 0)
+    for _ in range(2):
+        assert front.evaluate(front.initial_values(), lambda _: []).keys() == {"accuracy", "loss"}
+    messages = [record.getMessage() for record in caplog.records]
+    assert [text for text in messages if "f1_score" in text] == [
+        "not recorded, because they are no numbers but arrays: f1_score; expected metrics with one value, for example "
+        "average='macro'"
+    ]
