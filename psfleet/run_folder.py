@@ -137,6 +137,10 @@ def claimed(
     """
     folder = RunFolder(path.resolve())
     try:
+        str(folder.path).encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"--out {path!r}: {str(folder.path)!r} is not UTF-8, expected a path that is") from error
+    try:
         folder.path.mkdir(parents=True, exist_ok=True)
         # Before there is a lock, by which `owner` knows the folder of a run.
         check_owner(path, job, fresh, platform)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from psfleet.cli.arguments import Context, LongNamespace, Namespace, OnMachine
+from psfleet.cli.termination import ended_by_sigterm
 from psfleet.errors import UsageError
 from psfleet.job.fleet_file import load_fleet
 from psfleet.platforms.standing.platform import standing_platform
@@ -27,7 +28,8 @@ def up(
 ) -> None:
     """Start a fleet that stands until `psfleet fleet down`."""
     place = standing_platform(on, context, namespace)
-    access = place.up(load_fleet(file))
+    with ended_by_sigterm():
+        access = place.up(load_fleet(file))
     typer.echo(f"{access.name}: up, {len(access.ps)} ps and {counted(len(access.workers), 'worker')}")
 
 

@@ -76,7 +76,11 @@ class Task:
         # A fork server creates the log later than the reader that follows it may open it.
         self.log.touch()
         self._log_began, self._began_at = self.log.stat(), time.monotonic()
-        command = Command(MODULES[self.role], self.name, process_environment.for_child(variables), self.log)
+        environment = process_environment.for_child(variables)
+        if settings.TF_CONFIG not in self.environment:
+            # That of another tool, in whose container this one runs.
+            environment.pop(settings.TF_CONFIG, None)
+        command = Command(MODULES[self.role], self.name, environment, self.log)
         self.process = fork_client.start(command, PRELOADED)
 
     def exit_code(self) -> int | None:

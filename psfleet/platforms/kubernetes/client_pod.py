@@ -77,7 +77,9 @@ class ClientPod:
                     self._await_start()
                     return self._follow()
             finally:
-                self._remove()
+                # A first signal that comes now waits: pod and ConfigMap are deleted, or a line says that they are not.
+                with signals.held():
+                    self._remove()
 
     def _create(self, command: Sequence[str], files: Files) -> Any:
         """Creates the pod, with the first free index; no two pods have one name.

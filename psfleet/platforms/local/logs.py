@@ -10,6 +10,7 @@ from threading import Event
 from psfleet.errors import UsageError
 from psfleet.launch.runs import is_running
 from psfleet.platforms.local.growing_log import GrowingLog
+from psfleet.platforms.local.status import folders_in
 from psfleet.run_folder import LOCAL, LOGS, owner
 
 POLL_SECS = 0.1
@@ -25,7 +26,7 @@ def run_folder_of(name: str, folder: Path, only_running: bool = False) -> Path |
         only_running: Whether the run must train at present.
     """
     found = []
-    for path in folder.iterdir() if folder.is_dir() else ():
+    for path in folders_in(folder):
         belongs_to = owner(path) if path.is_dir() else None
         if belongs_to is None or belongs_to.name != name or belongs_to.platform not in ("", LOCAL):
             continue

@@ -24,13 +24,21 @@ def local_statuses(folder: Path, name: str | None) -> list[TaskStatus]:
         folder: Holds run folders; may be missing.
         name: The job's name; None: all.
     """
-    paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    paths = folders_in(folder)
     rows = []
     for path in paths:
         found = owner(path) if path.is_dir() else None
         if found is not None and name in (None, found.name) and is_running(path, found):
             rows += _rows(path, found.name)
     return rows
+
+
+def folders_in(folder: Path) -> list[Path]:
+    """What a folder has, by name; nothing if it is missing, or cannot be read."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
 
 
 def not_running(folder: Path, name: str | None) -> str:

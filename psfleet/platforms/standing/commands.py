@@ -9,7 +9,7 @@ from psfleet.errors import DeadlineError, LostPeerError, PsfleetError, UsageErro
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.fleet_file import FleetDeadlines, FleetFile
 from psfleet.platforms.standing.fleet_folder import CLIENT, FleetFolder, find, one_command
-from psfleet.platforms.standing.state import FAILED, TaskState
+from psfleet.platforms.standing.state import FAILED, FleetState, TaskState
 from psfleet.platforms.standing.supervisor import start_supervisor
 from psfleet.polling import wait_until
 from psfleet.service import process_environment
@@ -29,6 +29,7 @@ def up(file: FleetFile) -> FleetAccess:
     """
     process_environment.require_tensorflow()
     with one_command(file.name) as folder:
+        before = folder.state()
         is_up = folder.is_up() and folder.wanted.exists()
         if (is_up or folder.has_processes()) and folder.file() != file:
             raise UsageError(
@@ -41,7 +42,7 @@ def up(file: FleetFile) -> FleetAccess:
         process = start_supervisor(folder)
         try:
             started = f"supervisor {process.pid} to start; see {folder.supervisor_log}"
-            wait_until(lambda: _is_supervised_by(folder, process), file.deadlines.start_secs, started)
+            wait_until(lambda: _is_supervised(folder, process, before), file.deadlines.start_secs, started)
             return _await_serving(folder, file.deadlines.start_secs)
         except PsfleetError:
             _take_down(folder, keeps_logs=True)
@@ -82,9 +83,16 @@ def _take_down(folder: FleetFolder, keeps_logs: bool = False) -> None:
         folder.remove(keeps_logs)
 
 
-def _is_supervised_by(folder: FleetFolder, process: subprocess.Popen[bytes]) -> bool:
+def _is_supervised(folder: FleetFolder, process: subprocess.Popen[bytes], before: FleetState | None) -> bool:
+    """Whether a supervisor has begun: this one, or that of another command which had the lock before it.
+
+    Args:
+        before: The state that an earlier supervisor has left.
+    """
     state = folder.state()
     if state is not None and state.supervisor == process.pid:
+        return True
+    if state is not None and (before is None or state.supervisor != before.supervisor) and folder.is_up():
         return True
     if process.poll() is not None:
         lines = folder.supervisor_log.read_text(encoding="utf-8", errors="replace").split("\n")

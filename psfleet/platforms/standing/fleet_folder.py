@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ from psfleet.platforms.standing.state import FleetState
 from psfleet.polling import wait_until
 from psfleet.run_folder import LOGS
 from psfleet.service import settings
+
+logger = logging.getLogger("psfleet.launch")
 
 MODE = 0o700
 """Of the folders: their files have addresses of ports on which anyone may run code."""
@@ -183,8 +186,13 @@ def fleets_folder() -> Path:
 
 def fleet_folders() -> list[FleetFolder]:
     """The standing fleets of this user, those included that are down after the machine was started again."""
-    folder = fleets_folder()
-    return [FleetFolder(path) for path in sorted(folder.iterdir()) if path.is_dir()] if folder.is_dir() else []
+    try:
+        folder = fleets_folder()
+        return [FleetFolder(path) for path in sorted(folder.iterdir()) if path.is_dir()] if folder.is_dir() else []
+    except (OSError, RuntimeError) as error:
+        # No home, or one of another user: there are none.
+        logger.debug("no standing fleets: %s", error)
+        return []
 
 
 def find(name: str) -> FleetFolder:
@@ -208,7 +216,10 @@ def one_command(name: str) -> Iterator[FleetFolder]:
     Raises:
         UsageError: Another command does, or the folder cannot be written.
     """
-    root = fleets_folder()
+    try:
+        root = fleets_folder()
+    except RuntimeError as error:
+        raise UsageError(f"{error}, expected HOME, XDG_STATE_HOME or PSFLEET_STATE") from error
     try:
         root.mkdir(parents=True, exist_ok=True, mode=MODE)
         lock = (root / f".{name}.lock").open("w")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,11 @@ def test_a_folder_that_cannot_be_written_is_named(job: Job, tmp_path: Path, out:
         claimed(tmp_path / out, job, fresh=False),
     ):
         pytest.fail("claimed")
+
+
+def test_a_folder_whose_path_is_not_utf8_is_refused(job: Job, tmp_path: Path) -> None:
+    """Messages and reports have paths as text."""
+    path = tmp_path / os.fsdecode(b"r\xff")
+    with pytest.raises(UsageError, match="is not UTF-8"), claimed(path, job, fresh=False):
+        pass
+    assert not path.exists()

@@ -243,3 +243,15 @@ def test_a_process_with_an_empty_log_has_begun_after_a_while(
     assert not task.has_begun()
     monkeypatch.setattr(child, "QUIET_SECS", 0.0)
     assert task.has_begun()
+
+
+@pytest.mark.parametrize("own", [None, "{}"])
+def test_a_process_does_not_have_the_tf_config_of_another_tool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str | None
+) -> None:
+    """As it is set in the pods of operators that start TensorFlow jobs."""
+    monkeypatch.setenv(settings.TF_CONFIG, '{"cluster": {"chief": ["training-master:2222"]}}')
+    started: list[Any] = []
+    monkeypatch.setattr(child.fork_client, "start", lambda command, modules: started.append(command.environment))
+    Task("ps", 0, {} if own is None else {settings.TF_CONFIG: own}, tmp_path / "ps-0.log").start()
+    assert started[0].get(settings.TF_CONFIG) == own

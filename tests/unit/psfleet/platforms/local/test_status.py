@@ -11,6 +11,7 @@ from support.scripted_platform import log
 
 from psfleet.job.fleet import Fleet
 from psfleet.job.input import Input
+from psfleet.platforms.local.logs import run_folder_of
 from psfleet.platforms.local.status import local_statuses
 from psfleet.run_folder import claimed
 
@@ -116,3 +117,12 @@ def test_ps_within_workers_have_no_rows(tmp_path: Path) -> None:
     with claimed(tmp_path / "a", job, fresh=False) as folder:
         folder.log("worker", 0).write_text("\n".join(log(TABLE)) + "\n")
         assert [(row.role, row.index) for row in local_statuses(tmp_path, None)] == [("chief", 0), ("spare", 1)]
+
+
+def test_a_folder_of_runs_that_cannot_be_read_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert local_statuses(tmp_path, None) == []
+    assert run_folder_of("sample", tmp_path) is None
