@@ -25,7 +25,10 @@ spec: {hard: {requests.cpu: "2", limits.cpu: "2"}}
 def without(space: Space, resource: str) -> Iterator[None]:
     """Takes the rights to a resource from psfleet's user for the block."""
     content = yaml.safe_load(ROLE.read_text())
-    content["rules"] = [rule for rule in content["rules"] if rule["resources"] != [resource]]
+    for rule in content["rules"]:
+        rule["resources"] = [each for each in rule["resources"] if each != resource]
+    content["rules"] = [rule for rule in content["rules"] if rule["resources"]]
+    assert content != yaml.safe_load(ROLE.read_text()), f"{ROLE} has no right to {resource}"
     space.apply("role", yaml.safe_dump(content))
     try:
         yield

@@ -17,13 +17,13 @@ def build(gates: str = "", step_secs: float = 0.0) -> psfleet.GraphProgram:
     """A linear model of the sum of sines.
 
     Args:
-        gates: A folder. While it has a file `pace`, each example takes `step_secs`.
+        gates: A folder. While it has a file `pace`, each example takes `step_secs`; empty: each does.
         step_secs: Seconds for an example.
     """
 
     def train(shard_index: int, num_shards: int) -> tf.data.Dataset:
         examples = tf.data.Dataset.range(EXAMPLES).shard(num_shards, shard_index).map(_example)
-        return paced(examples, f"{gates}/pace", step_secs) if step_secs else examples
+        return paced(examples, f"{gates}/pace" if gates else __file__, step_secs) if step_secs else examples
 
     return psfleet.GraphProgram(loss=_loss, train=train)
 
