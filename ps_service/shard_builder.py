@@ -87,6 +87,7 @@ def _requested(run: str, request: pb.ConfigureRequest) -> ShardPlan:
         update=TracedUpdate.from_json(request.update_json) if request.update_json else None,
         reductions=tuple(request.reductions),
         hold_at=request.hold_at if request.HasField("hold_at") else None,
+        job_digest=request.job_digest,
     )
 
 

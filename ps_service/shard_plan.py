@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from psfleet.checkpoint.location import Folder
-from psfleet.job.agreement import job_digest
 from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.tf.traced_update import TracedUpdate, optimizer_name
@@ -21,6 +19,7 @@ class ShardPlan:
         update: Of the program's own optimizer.
         reductions: The steps from which on the learning rate is reduced, as far as they are known when the generation
             starts.
+        job_digest: What of the job all processes have in common.
         hold_at: The step at which training is held when the generation starts; None: it is not.
     """
 
@@ -34,16 +33,12 @@ class ShardPlan:
     reductions: tuple[int, ...] = ()
     # A chief that repeats its request may have another one: it sends that one later anyway.
     hold_at: int | None = field(default=None, compare=False)
+    job_digest: str = ""
 
     @property
     def optimizer(self) -> str:
         """The name of the optimizer in checkpoints."""
         return optimizer_name(self.job, self.update)
-
-    @cached_property
-    def job_digest(self) -> str:
-        """See `psfleet.job.agreement`."""
-        return job_digest(self.job)
 
     def has_checkpoint(self, step: int) -> bool:
         """Whether the job has a checkpoint at a step."""

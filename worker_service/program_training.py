@@ -8,6 +8,7 @@ import logging
 from psfleet.checkpoint.store_lease import StoreLease
 from psfleet.control.fleet_client import FleetClient
 from psfleet.errors import DataStallError
+from psfleet.job.agreement import job_digest
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram, load_program
 from psfleet.tf.gpus import show_gpus
@@ -68,6 +69,7 @@ def train(process: MemberProcess, plane: DataPlane, lease: StoreLease | None) ->
         lease=lease,
         identity=process.fleet.identity,
         towers=tower_devices(job, index),
+        job_digest=job_digest(process.job),
     )
     numbers = BatchNumbers(job.update.has_quorum, job.fleet.replicas)
     lends_only = is_part(job, index)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from psfleet.checkpoint.location import Folder, root_of
 from psfleet.checkpoint.store_lease import StoreLease
 from psfleet.control.fleet_client import FleetClient
-from psfleet.job.agreement import job_digest
 from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.service.process import Stop
@@ -42,6 +40,7 @@ class RunContext:
         lease: On the prefix of the store; None: the run has no store, or this is not its chief.
         is_shared: Whether every ps reads and writes checkpoints, too; False: they travel over the control plane.
         identity: TLS credentials of this process; None: connections are plain.
+        job_digest: Of the job before it was resolved, see `psfleet.job.agreement`.
         towers: Devices over which this worker divides a batch; empty: it uses one. See `tower_devices`.
     """
 
@@ -59,16 +58,12 @@ class RunContext:
     lease: StoreLease | None = None
     identity: Identity | None = None
     towers: tuple[str, ...] = ()
+    job_digest: str = ""
 
     @property
     def optimizer(self) -> str:
         """The name of the optimizer in checkpoints."""
         return optimizer_name(self.job, self.update)
-
-    @cached_property
-    def job_digest(self) -> str:
-        """See `psfleet.job.agreement`."""
-        return job_digest(self.job)
 
     @property
     def checkpoints_root(self) -> Folder:

@@ -130,6 +130,7 @@ class PsClient:
         update_json: str = "",
         reductions: Sequence[int] = (),
         hold_at: int | None = None,
+        job_digest: str = "",
     ) -> pb.ConfigureRequest:
         """What a ps is to build.
 
@@ -143,6 +144,7 @@ class PsClient:
             update_json: The program's own optimizer, as `TracedUpdate.to_json` writes it; empty: one of psfleet.
             reductions: The steps from which on the learning rate is reduced.
             hold_at: The step at which training is held; None: it is not.
+            job_digest: Of the job before it was resolved; see `psfleet.job.agreement`.
         """
         layout_json = json.dumps(layout.to_dict())
         return pb.ConfigureRequest(
@@ -156,6 +158,7 @@ class PsClient:
             update_json=update_json,
             reductions=reductions,
             hold_at=hold_at,
+            job_digest=job_digest,
         )
 
     def join(self, request: pb.JoinRequest) -> pb.JoinReply:

@@ -164,7 +164,7 @@ class DescribeRequest(_message.Message):
     def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ...) -> None: ...
 
 class ConfigureRequest(_message.Message):
-    __slots__ = ("caller", "generation", "job_json", "layout_json", "checkpoint_folder", "checkpoints_root", "shard", "update_json", "reductions", "hold_at")
+    __slots__ = ("caller", "generation", "job_json", "layout_json", "checkpoint_folder", "checkpoints_root", "shard", "update_json", "reductions", "hold_at", "job_digest")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     JOB_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -175,6 +175,7 @@ class ConfigureRequest(_message.Message):
     UPDATE_JSON_FIELD_NUMBER: _ClassVar[int]
     REDUCTIONS_FIELD_NUMBER: _ClassVar[int]
     HOLD_AT_FIELD_NUMBER: _ClassVar[int]
+    JOB_DIGEST_FIELD_NUMBER: _ClassVar[int]
     caller: Caller
     generation: int
     job_json: str
@@ -185,7 +186,8 @@ class ConfigureRequest(_message.Message):
     update_json: str
     reductions: _containers.RepeatedScalarFieldContainer[int]
     hold_at: int
-    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., generation: _Optional[int] = ..., job_json: _Optional[str] = ..., layout_json: _Optional[str] = ..., checkpoint_folder: _Optional[str] = ..., checkpoints_root: _Optional[str] = ..., shard: _Optional[int] = ..., update_json: _Optional[str] = ..., reductions: _Optional[_Iterable[int]] = ..., hold_at: _Optional[int] = ...) -> None: ...
+    job_digest: str
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., generation: _Optional[int] = ..., job_json: _Optional[str] = ..., layout_json: _Optional[str] = ..., checkpoint_folder: _Optional[str] = ..., checkpoints_root: _Optional[str] = ..., shard: _Optional[int] = ..., update_json: _Optional[str] = ..., reductions: _Optional[_Iterable[int]] = ..., hold_at: _Optional[int] = ..., job_digest: _Optional[str] = ...) -> None: ...
 
 class RestoreRequest(_message.Message):
     __slots__ = ("configure", "origin", "vector", "start", "data", "sha256")

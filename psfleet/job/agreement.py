@@ -1,7 +1,7 @@
 """What the job files of all processes of a run have in common: of each section a digest, as of a program's files.
 
-Two hosts may differ in paths (`options`), threads (`device`), deadlines and whatever the chief alone reads. A learning
-rate beside `optimizer: {name: program}` does not count: only a chief knows that of the program.
+Two hosts may differ in paths (`options`), threads (`device`), deadlines and whatever the chief alone reads. The job is
+that of the file: the learning rate of a program's optimizer, which the chief fills in, is not in it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 from collections.abc import Mapping
 
 from psfleet.job.job import Job
-from psfleet.job.optimizer import OfProgram
 from psfleet.job.program_files import DIGEST_CHARS, digest
 
 SECTIONS = ("program", "update", "optimizer", "optimizers", "tables", "train", "input")
@@ -23,8 +22,6 @@ def common_sections(job: Job) -> Mapping[str, str]:
     """The digests of what all processes have in common, by names for messages."""
     content = job.model_dump(mode="json", include={*SECTIONS, "fleet"})
     content["fleet"] = {field: content["fleet"][field] for field in FLEET}
-    if isinstance(job.optimizer, OfProgram):
-        del content["optimizer"]["learning_rate"]
     return {f"{name} of the job file": _digest(section) for name, section in content.items()}
 
 

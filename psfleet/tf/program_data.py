@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import keras
 import tensorflow as tf
-from keras.src.backend.tensorflow.core import compute_output_spec
+from keras.src.backend.common import global_state
 
 from psfleet.errors import DataStallError, ProgramError
 from psfleet.job.job import Job
@@ -18,13 +18,41 @@ from psfleet.job.user_code import user_code
 from psfleet.polling import run_within
 from psfleet.tf.batching import batched, padding_explained
 from psfleet.tf.inlined import inlined_functions
+from psfleet.tf.kept_state import kept_state
 from psfleet.tf.parts import PartError
 
 T = TypeVar("T")
 
 logger = logging.getLogger("psfleet")
 
+POLICY = "dtype_policy"
+"""Name of the attribute of Keras' state."""
 PSFLEET_BATCHES = "if the data set yields batches, remove its batch(): psfleet batches"
+
+
+class _Policies:
+    """The dtype policy that a program has set for all its models, which is a part of the state that is cleared.
+
+    One that `model` has set is that of this model alone: a worker of a study makes one after the other.
+    """
+
+    def __init__(self) -> None:
+        self._own: Any = None
+        self._left: Any = None
+
+    def begin(self) -> Any:
+        """The policy with which a model begins; None: that of `floatx`."""
+        present = global_state.get_global_attribute(POLICY)
+        if present is not self._left:
+            self._own = present
+        return self._own
+
+    def end(self) -> None:
+        """After `model`."""
+        self._left = global_state.get_global_attribute(POLICY)
+
+
+_policies = _Policies()
 
 
 def built_model(program: KerasProgram, job: Job) -> keras.Model:
@@ -46,28 +74,28 @@ def built_model(program: KerasProgram, job: Job) -> keras.Model:
     if not model.built:
         batch, spec = first_batch(program, job)
         x = batch[0]
-        # Layers of tables are registered when they are made: a second model would have each of them twice.
-        if isinstance(model, keras.Sequential) and not job.tables and not _is_built_for(model, spec[0]):
-            model = _made_model(program, job)
+        if isinstance(model, keras.Sequential) and not _is_built_for(model, spec[0]):
+            model = _unbuilt(model) if job.tables else _made_model(program, job)
         with (
             batches_explained(tf.nest.map_structure(lambda tensor: tensor.shape, batch)),
             inlined_functions(),
             user_code(job, "building the model on its first batch"),
         ):
-            _build(model, x)
+            with kept_state():
+                model(x)
             _build_for_training(model, x)
     return model
 
 
 def _made_model(program: KerasProgram, job: Job) -> keras.Model:
-    # A program may have set it for all its models; it is a part of the state that is cleared.
-    policy = keras.config.dtype_policy()
+    policy = _policies.begin()
     # Without a collection of garbage, which looks at every imported module that is not frozen: 0.3 CPU seconds.
     keras.backend.clear_session(free_memory=False)
-    keras.config.set_dtype_policy(policy)
+    global_state.set_global_attribute(POLICY, policy)
     keras.utils.set_random_seed(job.train.seed)
     with user_code(job, "model()"):
         model = program.model()
+    _policies.end()
     if not isinstance(model, keras.Model):
         raise ProgramError(f"program {job.program!r}: model() returned {type(model).__name__}, expected keras.Model")
     return model
@@ -89,24 +117,19 @@ def _is_built_for(model: keras.Sequential, spec: Any) -> bool:
     return True
 
 
-def _build(model: keras.Model, x: Any) -> None:
-    """Builds a model as Keras' fit does: no layer's state changes, as it would in a call of the model."""
-    symbolic = tf.nest.map_structure(lambda each: keras.KerasTensor(each.shape, each.dtype.name), x)
-    try:
-        compute_output_spec(model, symbolic, **({"training": False} if _takes_training(model) else {}))
-    except Exception as error:
-        # The call says what is wrong.
-        logger.debug("the model is built by a call: %s", error)
-        model(x)
+def _unbuilt(model: keras.Sequential) -> keras.Sequential:
+    """The same model after an attempt to build it that failed.
 
-
-def _takes_training(model: keras.Model) -> bool:
-    return "training" in model.call_signature_parameters
+    Layers of tables are registered when they are made: a second model would have each of them twice.
+    """
+    model._layers = [layer for layer in model._layers if not isinstance(layer, keras.layers.InputLayer)]
+    model._functional, model.built = None, False
+    return model
 
 
 def _build_for_training(model: keras.Model, x: Any) -> None:
     """Builds layers that the model calls in training only; changes no variable."""
-    if not _takes_training(model):
+    if "training" not in model.call_signature_parameters:
         return
 
     def forward(x: Any) -> None:

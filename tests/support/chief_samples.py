@@ -99,7 +99,8 @@ def sample_context(
     event = SimpleNamespace(is_set=lambda: stops)
     stop: Any = SimpleNamespace(must_save=lambda: stops, must_leave=lambda index: False, signal_number=15, event=event)
     tasks: Any = None
-    return RunContext("run", 0, 1, job or sample_job(), layout or sample_layout(), tasks, fleet, stop, out)
+    own = job or sample_job()
+    return RunContext("run", 0, 1, own, layout or sample_layout(), tasks, fleet, stop, out, job_digest=job_digest(own))
 
 
 def sample_storage(context: RunContext, stall_secs: float = 1.0) -> Storage:

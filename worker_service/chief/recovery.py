@@ -182,6 +182,7 @@ class Recovery:
             "update_json": update.to_json() if update is not None else "",
             "reductions": reductions,
             "hold_at": hold_at,
+            "job_digest": self._context.job_digest,
         }
         if is_shared:
             return client.configure(**plan)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -11,6 +12,8 @@ from psfleet.layout import TensorSpec
 
 OVERRIDE, PREFIX = "_gradient_op_type", b"CustomGradient-"
 """Attribute of the operation that `tf.custom_gradient` makes in a graph, and the beginning of its value."""
+STOPS = ("StopGradient", "PreventGradient")
+"""Operations through which no gradient flows."""
 
 
 def check_custom_gradients(
@@ -25,8 +28,11 @@ def check_custom_gradients(
         ProgramError: Names such a parameter.
     """
     found = {parameter.ref(): spec for spec, parameter in zip(specs, parameters, strict=True)}
-    for operation in _custom(loss.graph):
-        hidden = next((found[each] for each in _used_inside(operation, loss) if each in found), None)
+    reached = _reached([loss])
+    for operation in {each.deref().op for each in reached}:
+        if not _is_custom(operation):
+            continue
+        hidden = next((found[each] for each in _used_inside(operation, reached) if each in found), None)
         if hidden is not None:
             raise ProgramError(
                 f"program {program!r}: {hidden.name} is used inside of a function with a gradient of its own "
@@ -35,25 +41,31 @@ def check_custom_gradients(
             )
 
 
-def _custom(graph: tf.Graph) -> Iterator[tf.Operation]:
-    for operation in graph.get_operations():
-        if operation.type == "IdentityN" and operation.node_def.attr[OVERRIDE].s.startswith(PREFIX):
-            yield operation
+def _is_custom(operation: tf.Operation) -> bool:
+    return operation.type == "IdentityN" and operation.node_def.attr[OVERRIDE].s.startswith(PREFIX)
 
 
-def _used_inside(operation: tf.Operation, loss: tf.Tensor) -> set[object]:
-    """References to the tensors on which the results of a function depend, its arguments and what is before them aside.
+def _used_inside(operation: tf.Operation, reached: set[Any]) -> set[Any]:
+    """The tensors on which the results of a function depend that the loss uses, its arguments and what is before aside.
 
-    The operation has the results, of which somebody uses the outputs, and then the arguments, of which nobody does.
+    The operation has the results and then the arguments, whose outputs nobody uses.
     """
     pairs = list(zip(operation.inputs, operation.outputs, strict=True))
-    is_result = [bool(after.consumers()) or after is loss for _, after in pairs]
-    given = {before.ref() for (before, _), is_one in zip(pairs, is_result, strict=True) if not is_one}
-    waiting = [before for (before, _), is_one in zip(pairs, is_result, strict=True) if is_one]
-    seen: set[object] = set()
+    given = {before.ref() for before, after in pairs if not after.consumers() and after.ref() not in reached}
+    return _reached([before for before, after in pairs if after.ref() in reached], given)
+
+
+def _reached(tensors: Sequence[tf.Tensor], ends: Collection[Any] = ()) -> set[Any]:
+    """References to the tensors on which some depend by ways on which gradients flow, with these themselves.
+
+    Args:
+        ends: References to tensors that are not looked at, nor is what they depend on.
+    """
+    waiting = list(tensors)
+    found: set[Any] = set()
     while waiting:
         tensor = waiting.pop()
-        if tensor.ref() not in seen and tensor.ref() not in given:
-            seen.add(tensor.ref())
-            waiting += tensor.op.inputs
-    return seen
+        if tensor.ref() not in found and tensor.ref() not in ends:
+            found.add(tensor.ref())
+            waiting += () if tensor.op.type in STOPS else tensor.op.inputs
+    return found

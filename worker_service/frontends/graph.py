@@ -114,8 +114,8 @@ class GraphFrontEnd:
             uses = TableUses(self.embeddings, rows or SavedRows(self.embeddings), *at_step)
             steps = self._steps(layout, trained, others, batch, uses, with_gradients)
         feeds = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in batch]
-        own = graph_variables.at_step_of(specs, [*state, *frozen], number, self._job.train.accumulate)
-        given = [*flat.slices(layout.parameters, parameters), *own, *feeds]
+        fixed = graph_variables.at_step_of(layout.frozen.specs, frozen, number, self._job.train.accumulate)
+        given = [*flat.slices(layout.parameters, parameters), *state, *fixed, *feeds]
         inputs = list(zip([*trained, *others, *batch], given, strict=True))
         shares = graph_shares(self._program, self._job, towers, tf.nest.pack_sequence_as(self._batch_spec, feeds))
         inputs += [(tensor, uses.source.at_step) for tensor in at_step]

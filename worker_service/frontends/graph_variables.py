@@ -67,7 +67,8 @@ def own_variable(spec: TensorSpec) -> Any:
 def at_step_of(
     specs: Sequence[TensorSpec], values: Sequence[tf.Tensor], number: tf.Tensor | None, accumulate: int
 ) -> list[tf.Tensor]:
-    """Values of tensors that are not trained, with the step of a microbatch in place of TensorFlow's global step.
+    """Values of frozen tensors. To TensorFlow's global step, which the program does not change, that of a microbatch is
+    added.
 
     Args:
         number: int64 scalar, of the microbatch, of which a step has `accumulate`; None: the values stay.
@@ -76,7 +77,7 @@ def at_step_of(
     if number is None or not any(is_step):
         return list(values)
     step = number // accumulate
-    return [step if here else value for here, value in zip(is_step, values, strict=True)]
+    return [value + step if here else value for here, value in zip(is_step, values, strict=True)]
 
 
 def spec_of(name: str, variable: Any) -> TensorSpec:

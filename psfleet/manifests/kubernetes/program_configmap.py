@@ -115,4 +115,12 @@ def _paths(folder: Path) -> Iterator[Path]:
 
 
 def _is_results(folder: Path) -> bool:
-    return folder.name in RESULTS and not any(path.suffix == ".py" for path in folder.iterdir())
+    """Whether a folder is one of results; a package has files of Python, and results are in folders."""
+    if folder.name not in RESULTS:
+        return False
+    try:
+        files = list(folder.iterdir())
+    except OSError:
+        return True
+    is_package = (folder / "__init__.py") in files or not any(path.is_dir() for path in files)
+    return not (is_package and any(path.suffix == ".py" for path in files))

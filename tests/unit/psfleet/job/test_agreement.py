@@ -39,6 +39,7 @@ def job(field: str = "", value: Any = None) -> Job:
         ("update.wire", "bfloat16"),
         ("optimizer.learning_rate", 0.2),
         ("optimizer", {"name": "adam", "learning_rate": 0.1}),
+        ("optimizer", {"name": "program", "learning_rate": 0.1}),
         ("train.steps", 21),
         ("train.seed", 1),
         ("input.pad", True),

@@ -61,6 +61,55 @@ class FunctionAttribute(TwoLayers):
         return self.function(x)
 
 
+class FunctionOfALayer(TwoLayers):
+    """Is built before its function is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.function = tf.function(self.first)
+
+    def build(self, shape: Any) -> None:
+        self.first.build(shape)
+        self.last.build((None, 4))
+
+    def hidden(self, x: tf.Tensor) -> tf.Tensor:
+        return self.function(x)
+
+
+class WithConstants(TwoLayers):
+    """Its function gets numbers and arrays, and returns a number, which TensorFlow makes tensors."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 4]), tf.TensorSpec([], tf.float32)])
+    def scaled(self, x: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
+        return x * tf.ones([], factor.dtype) * factor
+
+    @tf.function
+    def shifted(self, by: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+        assert by.shape.as_list() == [4]
+        return x + by
+
+    @tf.function
+    def temperature(self) -> float:
+        return 2.0
+
+    def hidden(self, x: tf.Tensor) -> tf.Tensor:
+        x = self.shifted(np.ones(4, np.float32), self.scaled(self.first(x), 3.0))
+        return x * tf.cast(self.temperature(), self.temperature().dtype)
+
+
+class StoppedScale(TwoLayers):
+    """Its function refers to what no gradient shall reach."""
+
+    def hidden(self, x: tf.Tensor) -> tf.Tensor:
+        scale = tf.stop_gradient(tf.reduce_max(tf.abs(self.first(x))))
+
+        @tf.custom_gradient
+        def quantized(value: tf.Tensor) -> Any:
+            return tf.round(value / scale) * scale, lambda gradient: gradient
+
+        return quantized(self.first(x))
+
+
 class Normalized(TwoLayers):
     """Has state, which is assigned in the function."""
 
@@ -107,7 +156,13 @@ def eager_gradients(model: type[keras.Model]) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.filterwarnings("ignore:`build.*` was called on layer .normalized.")
-@pytest.mark.parametrize("model", [DecoratedCall, DecoratedMethod, FunctionAttribute, Normalized, StraightThrough])
+@pytest.mark.parametrize(
+    "model",
+    [
+        DecoratedCall, DecoratedMethod, FunctionAttribute, FunctionOfALayer, WithConstants, Normalized, StraightThrough,
+        StoppedScale,
+    ],
+)  # fmt: skip
 def test_weights_in_a_function_have_the_gradients_of_eager_keras(model: type[keras.Model]) -> None:
     stepper = Stepper.of(front_of(model))
     found, expected = stepper.gradients([X[:4], Y[:4]]), eager_gradients(model)
@@ -162,3 +217,21 @@ def test_the_global_step_of_tensorflow_is_that_of_the_gradient() -> None:
     assert found[0] == 0
     assert found[2] == pytest.approx(2 * found[1])
     assert found[1] > 0
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_global_step_of_the_programs_own_keeps_its_begin_and_what_the_program_makes_of_it(changes: bool) -> None:
+    def loss(batch: Any) -> tf.Tensor:
+        x, y = batch
+        begin = tf.compat.v1.constant_initializer(1000)
+        step = tf.compat.v1.get_variable("global_step", [], tf.int64, begin, trainable=False)
+        if changes:
+            tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.UPDATE_OPS, step.assign_add(10))
+        error = tf.matmul(x, tf.compat.v1.get_variable("w", [5, 1])) - y
+        return tf.reduce_mean(tf.square(error)) * 0.0 + tf.cast(step, tf.float32)
+
+    front = front_end(GraphProgram(loss=loss, train=train), sample_job(), 1, 0)
+    stepper = Stepper.of(front)
+    found = stepper.run([stepper.graph.loss, stepper.graph.new_state], [X[:4], Y[:4]], front.initial_values(), 7)
+    assert changes or found[0] == 1007
+    assert [int(value) for value in found[1]] == ([1010] if changes else [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import keras
 import numpy as np
@@ -62,6 +63,42 @@ def test_building_a_model_changes_no_state() -> None:
     assert values["calls"] == 0
     assert not values["moving_mean"].any()
     assert values["seed_generator_state"].tolist() == [3, 0]
+
+
+def test_a_dtype_policy_that_a_model_sets_is_not_that_of_the_next_one() -> None:
+    def model(policy: str) -> keras.Model:
+        if policy:
+            keras.config.set_dtype_policy(policy)
+        return dense()
+
+    try:
+        made = [built_model(program(partial(model, policy)), sample_job()) for policy in ("", "mixed_bfloat16", "")]
+        assert [each.layers[0].compute_dtype for each in made] == ["float32", "bfloat16", "float32"]
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+class Pretrained(layers.Layer):
+    """Sets its weights when it is built, from an array that it makes then."""
+
+    def build(self, shape: tuple[int, ...]) -> None:
+        self.dense = layers.Dense(3)
+        self.dense.build(shape)
+        self.dense.set_weights([tf.range(15.0).numpy().reshape(5, 3), np.ones(3)])
+        self.built = True
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        return self.dense(x)
+
+
+@pytest.mark.parametrize(
+    "before", [[], [layers.Normalization(mean=0.5, variance=2.0)]], ids=["alone", "after constants"]
+)
+def test_values_that_a_layer_sets_when_it_is_built_stay(before: list[layers.Layer]) -> None:
+    built = built_model(program(lambda: keras.Sequential([*before, Pretrained()])), sample_job())
+    kernel = built.trainable_variables[0].numpy()
+    np.testing.assert_array_equal(kernel, np.arange(15.0).reshape(5, 3))
+    assert len(built.trainable_variables) == 2
 
 
 def test_a_model_of_a_distribution_strategy_is_refused() -> None:
