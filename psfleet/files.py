@@ -96,3 +96,15 @@ def only_user(folder: Path, command: str) -> Iterator[None]:
         if not try_lock(lock, fcntl.LOCK_EX):
             raise UsageError(f"another {command} uses {folder}, expected it to have ended, or another --out")
         yield
+
+
+def require_utf8(path: Path) -> None:
+    """Checks that a path can be text in messages and reports.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{str(path)!r} is not UTF-8, expected a path that is") from error

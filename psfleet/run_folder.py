@@ -15,7 +15,7 @@ from typing import IO
 from psfleet.checkpoint import committed, location
 from psfleet.checkpoint.location import CHECKPOINTS
 from psfleet.errors import DeadlineError, UsageError
-from psfleet.files import replace_file, try_lock
+from psfleet.files import replace_file, require_utf8, try_lock
 from psfleet.job.callback import STATE_PREFIX
 from psfleet.job.function_program import FILES
 from psfleet.job.job import Job
@@ -136,10 +136,7 @@ def claimed(
         DeadlineError: Another command still copies results after `copy_secs`.
     """
     folder = RunFolder(path.resolve())
-    try:
-        str(folder.path).encode()
-    except UnicodeEncodeError as error:
-        raise UsageError(f"--out {path!r}: {str(folder.path)!r} is not UTF-8, expected a path that is") from error
+    require_utf8(folder.path)
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
         # Before there is a lock, by which `owner` knows the folder of a run.
