@@ -98,8 +98,8 @@ def only_user(folder: Path, command: str) -> Iterator[None]:
         yield
 
 
-def require_utf8(path: Path) -> None:
-    """Checks that a path can be text in messages and reports.
+def require_utf8(path: Path) -> Path:
+    """The same path, if it can be text in messages and reports.
 
     Raises:
         UsageError: It cannot.
@@ -108,3 +108,4 @@ def require_utf8(path: Path) -> None:
         str(path).encode()
     except UnicodeEncodeError as error:
         raise UsageError(f"{str(path)!r} is not UTF-8, expected a path that is") from error
+    return path

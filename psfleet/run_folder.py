@@ -135,8 +135,7 @@ def claimed(
         UsageError: The folder cannot be written, another run has locked it, or `check_owner` refuses it.
         DeadlineError: Another command still copies results after `copy_secs`.
     """
-    folder = RunFolder(path.resolve())
-    require_utf8(folder.path)
+    folder = RunFolder(require_utf8(path.resolve()))
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
         # Before there is a lock, by which `owner` knows the folder of a run.
