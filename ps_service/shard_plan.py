@@ -19,7 +19,7 @@ class ShardPlan:
         update: Of the program's own optimizer.
         reductions: The steps from which on the learning rate is reduced, as far as they are known when the generation
             starts.
-        job_digest: What of the job all processes have in common.
+        job_digest: Digest of the sections that all processes have in common, see `psfleet.job.agreement`.
         hold_at: The step at which training is held when the generation starts; None: it is not.
     """
 
@@ -31,9 +31,9 @@ class ShardPlan:
     checkpoints_root: Folder | None
     update: TracedUpdate | None = None
     reductions: tuple[int, ...] = ()
+    job_digest: str = ""
     # A chief that repeats its request may have another one: it sends that one later anyway.
     hold_at: int | None = field(default=None, compare=False)
-    job_digest: str = ""
 
     @property
     def optimizer(self) -> str:

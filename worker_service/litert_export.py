@@ -18,6 +18,7 @@ from psfleet.job.monitored import Monitored, is_loss
 from psfleet.job.program import KerasProgram
 from psfleet.job.watched_metrics import main_metric
 from psfleet.plurals import counted
+from psfleet.tf.batching import of_all_batches
 from worker_service import litert
 from worker_service.keras_export import compared, named_inputs, saved_model, saving
 
@@ -45,7 +46,7 @@ def write(model: keras.Model, x: Any, folder: Path, program: KerasProgram, job: 
     # Before the conversion, which discards what the program prints.
     examples = [] if request.calibrate is None else litert.calibration(program, job, request.calibrate, named)
     with tempfile.TemporaryDirectory() as temporary:
-        saved_model(model, tf.nest.map_structure(_of_any_number, x), Path(temporary), job)
+        saved_model(model, tf.nest.map_structure(of_all_batches, x), Path(temporary), job)
         content = written = litert.converted(Path(temporary), job)
         verified = compared(model, litert.loaded(content, job, named), x, job)
         if examples:
@@ -64,10 +65,6 @@ def write(model: keras.Model, x: Any, folder: Path, program: KerasProgram, job: 
         f"{verified}; float {len(content):,} bytes{_listed(before)}; int8 {len(written):,} bytes "
         f"({len(written) / len(content):.2f} of float){_listed(after)}; {calibrated}"
     )
-
-
-def _of_any_number(value: tf.Tensor) -> tf.TensorSpec:
-    return tf.TensorSpec([None, *value.shape[1:]], value.dtype)
 
 
 def check_loss(before: Mapping[str, float], after: Mapping[str, float], job: Job, max_loss: float | None) -> None:

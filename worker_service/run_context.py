@@ -40,8 +40,8 @@ class RunContext:
         lease: On the prefix of the store; None: the run has no store, or this is not its chief.
         is_shared: Whether every ps reads and writes checkpoints, too; False: they travel over the control plane.
         identity: TLS credentials of this process; None: connections are plain.
-        job_digest: Of the job before it was resolved, see `psfleet.job.agreement`.
         towers: Devices over which this worker divides a batch; empty: it uses one. See `tower_devices`.
+        job_digest: Of the job before it was resolved, see `psfleet.job.agreement`.
     """
 
     run: str

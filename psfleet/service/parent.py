@@ -19,8 +19,16 @@ PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent() -> None:
-    """Has this process, and its process group, end with that which has started it, if PSFLEET_PARENT names that."""
-    parent_pid = int(os.environ.get(PARENT) or 0)
+    """Ends this process and its process group with the parent that PSFLEET_PARENT names; without it does nothing."""
+    end_group_with(int(os.environ.get(PARENT) or 0))
+
+
+def end_group_with(parent_pid: int) -> None:
+    """Ends this process and its process group with the parent.
+
+    Args:
+        parent_pid: As for `die_with`, whose errors this raises.
+    """
     die_with(parent_pid)
     if parent_pid:
         end_group_with_this_process()

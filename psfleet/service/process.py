@@ -22,11 +22,10 @@ from psfleet import errors
 from psfleet.errors import LostPeerError, PsfleetError, StoppedError
 from psfleet.job.program_files import digest, job_files
 from psfleet.polling import run_within
-from psfleet.service.children import end_group_with_this_process
 from psfleet.service.exit_records import ExitRecord
 from psfleet.service.lasting_failure import wait_if_permanent
 from psfleet.service.logs import log_service
-from psfleet.service.parent import die_with
+from psfleet.service.parent import end_group_with
 from psfleet.service.probes import ProbeRecord
 from psfleet.service.settings import Settings, failure_file, logs_text, read
 from psfleet.service.signals import SignalListener
@@ -125,9 +124,7 @@ def run_service(role: str, load: Callable[[], Service]) -> None:
         if settings.job is not None:
             stop.start_secs = settings.job.deadlines.start_secs
         log_service(settings.logs_text, run=settings.run, role=role, index=settings.index)
-        die_with(settings.parent_pid)
-        if settings.parent_pid:
-            end_group_with_this_process()
+        end_group_with(settings.parent_pid)
         record = stop.record = ExitRecord(settings.records, program=program_digest(settings))
         settings = replace(settings, cause=record.begin() or settings.cause)
         code = _loaded(load)(settings, stop)

@@ -93,3 +93,12 @@ def _length(*example: Any) -> tf.Tensor:
         tf.shape(tensor)[axis] for tensor in tensors for axis, size in enumerate(tensor.shape.as_list()) if size is None
     ]
     return tf.reduce_max(tf.stack(sizes))
+
+
+def of_all_batches(tensor: Any) -> tf.TensorSpec:
+    """The specification `[None, ...]` of batches of any number of examples.
+
+    Args:
+        tensor: `[batch, ...]`, a tensor, a `KerasTensor` or a specification.
+    """
+    return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)

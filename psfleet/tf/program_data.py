@@ -16,7 +16,7 @@ from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram
 from psfleet.job.user_code import user_code
 from psfleet.polling import run_within
-from psfleet.tf.batching import batched, padding_explained
+from psfleet.tf.batching import batched, of_all_batches, padding_explained
 from psfleet.tf.inlined import inlined_functions
 from psfleet.tf.kept_state import kept_state
 from psfleet.tf.parts import PartError
@@ -218,11 +218,11 @@ def first_batch(program: KerasProgram, job: Job) -> tuple[Any, Any]:
             f"program {job.program!r}: training examples have the structure {got}, expected (x, y) or "
             "(x, y, sample_weight)"
         )
-    return batch, tf.nest.map_structure(_of_any_number, batches.element_spec, batch)
+    return batch, tf.nest.map_structure(_spec_of, batches.element_spec, batch)
 
 
-def _of_any_number(spec: Any, tensor: Any) -> Any:
+def _spec_of(spec: Any, tensor: Any) -> Any:
+    """What is known of all batches, by the specification of a data set; its first batch says what that leaves open."""
     if not isinstance(spec, tf.TensorSpec):
         return spec
-    shape = tensor.shape if spec.shape.rank is None else spec.shape
-    return tf.TensorSpec([None, *shape[1:]] if shape.rank else shape, spec.dtype)
+    return of_all_batches(tensor if spec.shape.rank is None else spec)

@@ -25,7 +25,6 @@ from worker_service.frontends.graph_checks import check_variables
 from worker_service.frontends.graph_evaluation import mean_losses
 from worker_service.frontends.graph_import import split, transplant
 from worker_service.frontends.graph_tables import GraphTables
-from worker_service.frontends.graph_variables import Collections, GivenVariables, initialized, spec_of
 from worker_service.frontends.interface import TrainingGraph
 from worker_service.frontends.shares import graph_shares, scaled
 from worker_service.frontends.table_rows import Rows, SavedRows, TableGradient, TableUses, table_gradients
@@ -67,10 +66,10 @@ class GraphFrontEnd:
                 self._loss(name, batch, record)
             self.embeddings = self._tables.complete()
             check_variables(job.program, graph, variables, job.tables)
-            self._initial = initialized(graph, variables, job)
-        trained = [spec_of(name, variable) for name, variable in variables.items() if variable.trainable]
-        self.parameters, self.losses = self._by_loss(trained)
-        others = {spec_of(name, variable): variable for name, variable in variables.items() if not variable.trainable}
+            self._initial = graph_variables.initialized(graph, variables, job)
+        named = [(graph_variables.spec_of(name, variable), variable) for name, variable in variables.items()]
+        self.parameters, self.losses = self._by_loss([spec for spec, variable in named if variable.trainable])
+        others = {spec: variable for spec, variable in named if not variable.trainable}
         self.frozen = tuple(spec for spec, variable in others.items() if is_constant(variable))
         self.state = tuple(sorted((spec for spec in others if spec not in self.frozen), key=state_order))
         self.tables: Tables = ()
@@ -200,19 +199,19 @@ class GraphFrontEnd:
         variables = [graph_variables.own_variable(spec) for spec in specs]
         named = {spec.name: tensor for spec, tensor in zip(layout.parameters.specs, parameters, strict=True)}
         named |= self._tables.given(uses.lookup)
-        given = GivenVariables(
+        given = graph_variables.GivenVariables(
             named | {spec.name: variable for spec, variable in zip(specs, variables, strict=True)}, set(named)
         )
         steps = []
         # One assignment for all losses: a step runs one of them, on the values that are given.
         assigned = [variable.assign(value).op for variable, value in zip(variables, others, strict=True)]
         for index, name in enumerate(self._program.named_losses):
-            before = tf.compat.v1.get_collection(Collections.UPDATE_OPS)
+            before = tf.compat.v1.get_collection(graph_variables.Collections.UPDATE_OPS)
             with tf.control_dependencies(assigned):
                 loss = self._loss(name, batch, given)
                 own = [named[spec.name] for spec in specs_of_loss(layout.parameters, index)]
                 gradients, tables = self._gradients(layout, index, loss, own, uses) if with_gradients else ((), ())
-            updates = tf.compat.v1.get_collection(Collections.UPDATE_OPS)[len(before) :]
+            updates = tf.compat.v1.get_collection(graph_variables.Collections.UPDATE_OPS)[len(before) :]
             updates = [getattr(update, "op", update) for update in updates]
             with tf.control_dependencies([loss, *updates]):
                 new_state = self._new_state(layout, name, variables, others)

@@ -14,6 +14,7 @@ from psfleet.checkpoint.keras_names import named_variables
 from psfleet.job.job import Job
 from psfleet.job.program import KerasProgram
 from psfleet.layout import TensorSpec
+from psfleet.tf.batching import of_all_batches
 from psfleet.tf.program_data import built_model, first_batch
 from worker_service.frontends.evaluation_errors import evaluating
 from worker_service.frontends.keras_tables import KerasTables
@@ -76,4 +77,4 @@ def _features(model: keras.Model, program: KerasProgram, job: Job) -> Any:
         found = model.inputs[0]
     else:
         found = model.input if isinstance(model, Functional) else first_batch(program, job)[1][0]
-    return tf.nest.map_structure(lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype), found)
+    return tf.nest.map_structure(of_all_batches, found)

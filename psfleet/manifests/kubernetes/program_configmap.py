@@ -19,7 +19,7 @@ MOST_BYTES = 1_000_000
 LEFT_OUT = re.compile(r"\..*|__pycache__")
 """Names of files and folders: hidden ones, and caches."""
 RESULTS = frozenset({"runs", "studies", "services"})
-"""Names of folders in which runs, studies and services write on this machine, unless they have Python files."""
+"""Names of the folders of results of runs, studies and services; a Python package can have such a name, too."""
 PRIVATE_KEY = re.compile(rb"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----")
 """In PEM (RFC 7468): every pod of the workers, and whoever may read ConfigMaps, would have it."""
 CURE = "put the program into an image (container.program: image) and its data on a volume (container.mounts)"

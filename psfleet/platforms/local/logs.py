@@ -27,7 +27,7 @@ def run_folder_of(name: str, folder: Path, only_running: bool = False) -> Path |
     """
     found = []
     for path in folders_in(folder):
-        belongs_to = owner(path) if path.is_dir() else None
+        belongs_to = owner(path)
         if belongs_to is None or belongs_to.name != name or belongs_to.platform not in ("", LOCAL):
             continue
         if has_logs(path) and (not only_running or is_running(path, belongs_to)):

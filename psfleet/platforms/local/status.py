@@ -24,19 +24,18 @@ def local_statuses(folder: Path, name: str | None) -> list[TaskStatus]:
         folder: Holds run folders; may be missing.
         name: The job's name; None: all.
     """
-    paths = folders_in(folder)
     rows = []
-    for path in paths:
-        found = owner(path) if path.is_dir() else None
+    for path in folders_in(folder):
+        found = owner(path)
         if found is not None and name in (None, found.name) and is_running(path, found):
             rows += _rows(path, found.name)
     return rows
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """What a folder has, by name; nothing if it is missing, or cannot be read."""
+    """The folders in a folder, by name; none if it is missing or cannot be read."""
     try:
-        return sorted(folder.iterdir())
+        return sorted(path for path in folder.iterdir() if path.is_dir())
     except OSError:
         return []
 

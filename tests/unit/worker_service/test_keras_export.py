@@ -14,6 +14,7 @@ from support.program_samples import sample_job
 from support.rows import first_rows
 
 from psfleet.errors import ProgramError
+from psfleet.tf.batching import of_all_batches
 from worker_service import keras_export
 
 A = np.arange(8, dtype=np.float64).reshape(4, 2)
@@ -22,7 +23,7 @@ KERNEL = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
 def _specs(batch: Any) -> Any:
-    return tf.nest.map_structure(lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype), batch)
+    return tf.nest.map_structure(of_all_batches, batch)
 
 
 def _layers() -> tuple[keras.layers.Layer, keras.layers.Layer]:
