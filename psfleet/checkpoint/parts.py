@@ -154,7 +154,7 @@ def _opened(path: Folder) -> AbstractContextManager[Any]:
     """Context manager for a safetensors file."""
     if isinstance(path, StoreFolder):
         return nullcontext(StoredPart(path, {name: np.dtype(dtype) for dtype, name in DTYPES.items()}))
-    # Every error of safetensors is that there is no such file.
+    # For the true error: safetensors reports each file that it cannot open as missing.
     path.open("rb").close()
     opened: AbstractContextManager[Any] = safe_open(path, framework="numpy")
     return opened

@@ -1,4 +1,4 @@
-"""What the error of a read says of a checkpoint: that it is damaged, or that it cannot be read now."""
+"""Classifies errors of reading a checkpoint: it is damaged, or temporarily unreadable."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import os
 
 from psfleet.errors import NoCheckpointError, StorageError
 
-PASSING = frozenset(
+TEMPORARY = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR}
 )
-"""Errors of this process, of its machine or of a network file system; a disk that has lost a block gives EIO."""
+"""Errors of the process, its machine or a network file system. Not EIO, which a disk with a bad block returns."""
 
 
 class UnreadableError(StorageError, OSError):
-    """A checkpoint cannot be read now; an OSError for those who read one, and go on without it."""
+    """A checkpoint is temporarily unreadable. An OSError, too, for callers that can do without the checkpoint."""
 
 
 def read_error(what: str, error: Exception) -> NoCheckpointError | UnreadableError:
-    """The error to raise: an older checkpoint takes the place of a damaged one, not of one that cannot be read now.
+    """Returns the error to raise. An older checkpoint replaces a damaged one, but not a temporarily unreadable one.
 
     Args:
-        what: The file, or what of it.
-        error: Of the read; not of a store, whose errors are never damage.
+        what: The file.
+        error: Of the read. Errors of a store are never damage, and are not passed here.
     """
     number = error.errno if isinstance(error, OSError) else None
     reason = os.strerror(number) if number is not None else str(error)
-    kind = UnreadableError if number in PASSING else NoCheckpointError
+    kind = UnreadableError if number in TEMPORARY else NoCheckpointError
     return kind(f"{what} cannot be read: {reason}")

@@ -55,7 +55,7 @@ class ReceivedMemory(Generic[K]):
     def share(self, connection: Connection) -> None:
         """Makes the memory, and passes it to the other end, which calls `FilledMemory.received`.
 
-        If the memory cannot be allocated, the other end is told. A TCP connection shares none: nothing is sent.
+        If the memory cannot be allocated, the peer is notified. Over TCP no memory is shared, and nothing is sent.
 
         Raises:
             OSError: As `Connection`.

@@ -1,7 +1,7 @@
-"""What the job files of all processes of a run have in common: of each section a digest, as of a program's files.
+"""Digests of the sections of a job that must be equal in all processes of a run.
 
-Two hosts may differ in paths (`options`), threads (`device`), deadlines and whatever the chief alone reads. The job is
-that of the file: the learning rate of a program's optimizer, which the chief fills in, is not in it.
+Hosts may differ in paths (`options`), threads (`device`) and deadlines, and in the sections that only the chief reads.
+The digests are of the job as in its file: the chief adds the learning rate of a program's optimizer later.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from psfleet.job.program_files import DIGEST_CHARS, digest
 
 SECTIONS = ("program", "update", "optimizer", "optimizers", "tables", "train", "input")
 FLEET = ("ps", "workers", "spares", "max_workers", "parts", "colocate")
-"""Of the section `fleet`."""
+"""Fields of the section `fleet`."""
 
 
 def common_sections(job: Job) -> Mapping[str, str]:
-    """The digests of what all processes have in common, by names for messages."""
+    """The digest of each common section, by a name for messages."""
     content = job.model_dump(mode="json", include={*SECTIONS, "fleet"})
     content["fleet"] = {field: content["fleet"][field] for field in FLEET}
     return {f"{name} of the job file": _digest(section) for name, section in content.items()}
 
 
 def job_digest(job: Job) -> str:
-    """One digest of `common_sections`."""
+    """The digest of all common sections."""
     return digest(common_sections(job))
 
 

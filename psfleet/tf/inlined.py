@@ -1,8 +1,7 @@
-"""Has the `tf.function`s of a model be a part of the graph in which they are called.
+"""Inlines the `tf.function`s of a model into the graph that calls them.
 
-A `tf.function` keeps a graph of its first call for later ones. The tensors that Keras' stateless scopes give it in
-place of variables are those of the trace in which it was called first: in a later trace its layers would compute with
-other parameters than the worker's, and get no gradient.
+A `tf.function` caches the graph of its first call. In a Keras stateless scope, that graph captures the tensors that
+replace the variables at that time. In a later trace its layers would compute with stale parameters and get no gradient.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from tensorflow.python.eager.polymorphic_function import autograph_util
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
 LIBRARIES = ("keras.", "tensorflow.")
-"""Beginnings of the names of modules whose plain functions are called as they are: they refer to no variable."""
+"""Prefixes of modules whose plain functions are not inlined: they use no variables of a model."""
 
 _tracing = threading.local()
 
 
 @contextmanager
 def inlined_functions() -> Iterator[None]:
-    """Context manager in which calls of `tf.function`s, on this thread, execute their Python functions."""
+    """Context manager in which this thread's calls of `tf.function`s run their Python functions."""
     _install()
     before = getattr(_tracing, "is_on", False)
     _tracing.is_on = True
@@ -46,13 +45,13 @@ def _install() -> None:
     def inlined(self: Any, *args: Any, **kwargs: Any) -> Any:
         function = self._python_function
         is_library = str(getattr(function, "__module__", "")).startswith(LIBRARIES)
-        # A layer, or a method of one, is of the library, too, and refers to variables.
+        # A Keras layer or its method has such a module, too, but uses variables.
         if not getattr(_tracing, "is_on", False) or (is_library and isinstance(function, FunctionType)):
             return call(self, *args, **kwargs)
         args, kwargs = _converted((_of_signature(self.input_signature, args), kwargs))
         if is_library or not self._autograph:
             return tf.nest.map_structure(_result, function(*args, **kwargs))
-        # In the trace around it, which needs no conversion, it is off.
+        # The enclosing trace has turned AutoGraph off.
         with ag_ctx.ControlStatusCtx(ag_ctx.Status.ENABLED):
             converted = autograph_util.py_func_from_autograph(function, self._experimental_autograph_options)
             return tf.nest.map_structure(_result, converted(*args, **kwargs))
@@ -61,7 +60,7 @@ def _install() -> None:
 
 
 def _of_signature(signature: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Positional arguments with the types of an `input_signature`, as far as there is one."""
+    """Converts positional arguments to the types of an `input_signature`."""
 
     def typed(spec: Any, value: Any) -> Any:
         return tf.convert_to_tensor(value, spec.dtype) if isinstance(spec, tf.TensorSpec) else value
@@ -71,7 +70,7 @@ def _of_signature(signature: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _converted(values: Any) -> Any:
-    """Arrays as tensors, as a `tf.function` takes them."""
+    """Converts arrays to tensors, as a `tf.function` does with its arguments."""
     return tf.nest.map_structure(_array, values)
 
 
@@ -80,5 +79,5 @@ def _array(value: Any) -> Any:
 
 
 def _result(value: Any) -> Any:
-    """Numbers and arrays as tensors, as a `tf.function` returns them."""
+    """Converts a number or an array to a tensor, as a `tf.function` does with its results."""
     return tf.convert_to_tensor(value) if isinstance(value, bool | int | float | np.ndarray | np.generic) else value

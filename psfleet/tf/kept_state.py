@@ -1,7 +1,7 @@
-"""Calls a model to build it, without what a call changes: counters, moving averages, seeds.
+"""Restores the state that a call changes when it builds a model: counters, moving averages, seeds.
 
-Keras' own fit builds a model by a symbolic call, which changes nothing. But values that a layer sets in `build` are
-lost in it, and a layer that needs an array there fails.
+Keras' `fit` builds a model by a symbolic call, which changes no state. But a symbolic call loses values that a layer
+assigns in `build`, and fails if `build` needs a NumPy array.
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ _building = threading.local()
 
 @contextmanager
 def kept_state() -> Iterator[None]:
-    """Context manager after which variables have the values that they had before calls of layers assigned them.
-
-    What layers assign while they are built stays.
-    """
+    """Context manager that restores the variables that layers assign in calls; assignments in `build` are kept."""
     _install()
     _building.saved, _building.depth = {}, 0
     try:
@@ -38,7 +35,7 @@ def kept_state() -> Iterator[None]:
 
 @cache
 def _install() -> None:
-    """Keras has no hook for assignments. The functions remain, and outside of the context do what they replace."""
+    """Patches Keras, which has no hook for assignments. Outside of the context the patches do nothing else."""
     assign, maybe_build = Variable.assign, keras.Layer._maybe_build
 
     def assigned(self: Any, value: Any) -> Any:

@@ -31,9 +31,9 @@ PSFLEET_BATCHES = "if the data set yields batches, remove its batch(): psfleet b
 
 
 class _Policies:
-    """The dtype policy that a program has set for all its models, which is a part of the state that is cleared.
+    """Keeps the dtype policy that a program has set, which `clear_session` resets.
 
-    One that `model` has set is that of this model alone: a worker of a study makes one after the other.
+    A policy that `model` sets applies to that model only: a worker of a study makes several.
     """
 
     def __init__(self) -> None:
@@ -222,7 +222,7 @@ def first_batch(program: KerasProgram, job: Job) -> tuple[Any, Any]:
 
 
 def _spec_of(spec: Any, tensor: Any) -> Any:
-    """What is known of all batches, by the specification of a data set; its first batch says what that leaves open."""
+    """The specification of all batches; where the data set does not know the rank, the shape of its first batch."""
     if not isinstance(spec, tf.TensorSpec):
         return spec
     return of_all_batches(tensor if spec.shape.rank is None else spec)

@@ -1,4 +1,4 @@
-"""What a recovery tells: the events of lost shards, of a changed job and of a changed program."""
+"""Records recoveries: events for lost shards, a changed job and a changed program."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from worker_service.fleet_state import TRAINING, trains_other_job
 from worker_service.run_context import RunContext
 
 JOB_CHANGED = "job_changed"
-"""Kind of the event of a chief that has come back with another job, while the ps trained by the one before."""
+"""Event kind: a restarted chief has another job than the ps."""
 
 logger = logging.getLogger("psfleet.chief")
 
 
 class RecoveryLog:
-    """Adds the events of recoveries, each once.
+    """Records the events of recoveries, each once.
 
     Args of the constructor:
+        context: Of the chief.
+        events: Where they are recorded.
         manifest_extra: What the manifest holds in addition to the tensors.
     """
 
@@ -65,7 +67,7 @@ class RecoveryLog:
             self._record_program_change(checkpoint)
 
     def _changed(self, checkpoint: Checkpoint) -> str:
-        """What of the job has changed since a checkpoint, to be appended to a message."""
+        """Lists what has changed in the job since a checkpoint, as the end of a message."""
         found = changes(checkpoint.job, self._context.job)
         if checkpoint.step and checkpoint.optimizer != self._context.optimizer:
             found.append("the new optimizer starts without state")

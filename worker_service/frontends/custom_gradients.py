@@ -1,4 +1,4 @@
-"""Finds parameters that a function with a gradient of its own uses without being given them."""
+"""Finds parameters that a function with a custom gradient captures instead of taking them as arguments."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def check_custom_gradients(
 ) -> None:
     """Checks a forward pass before its gradient is computed.
 
-    `tf.custom_gradient`, and by it `tf.recompute_grad` and `keras.remat`, return gradients for arguments and variables.
-    A worker's parameters are tensors: those that such a function only refers to would get none.
+    `tf.custom_gradient`, and so `tf.recompute_grad` and `keras.remat`, return gradients for arguments and variables. A
+    worker's parameters are tensors: those that such a function captures would get no gradient.
 
     Raises:
         ProgramError: Names such a parameter.
@@ -46,9 +46,9 @@ def _is_custom(operation: tf.Operation) -> bool:
 
 
 def _used_inside(operation: tf.Operation, reached: set[Any]) -> set[Any]:
-    """The tensors on which the results of a function depend that the loss uses, its arguments and what is before aside.
+    """The tensors that the used results of a function depend on, except its arguments and their ancestors.
 
-    The operation has the results and then the arguments, whose outputs nobody uses.
+    Inputs of the operation are the results, followed by the arguments, whose outputs have no consumers.
     """
     pairs = list(zip(operation.inputs, operation.outputs, strict=True))
     given = {before.ref() for before, after in pairs if not after.consumers() and after.ref() not in reached}
@@ -56,10 +56,10 @@ def _used_inside(operation: tf.Operation, reached: set[Any]) -> set[Any]:
 
 
 def _reached(tensors: Sequence[tf.Tensor], ends: Collection[Any] = ()) -> set[Any]:
-    """References to the tensors on which some depend by ways on which gradients flow, with these themselves.
+    """References to some tensors and to their ancestors through which gradients flow.
 
     Args:
-        ends: References to tensors that are not looked at, nor is what they depend on.
+        ends: References to tensors that are left out, with their ancestors.
     """
     waiting = list(tensors)
     found: set[Any] = set()

@@ -54,9 +54,9 @@ class GivenVariables:
 
 
 def own_variable(spec: TensorSpec) -> Any:
-    """A variable of a worker for a tensor that is not trained.
+    """A worker's variable for a tensor that is not trained.
 
-    That of TensorFlow's global step is elsewhere: `get_global_step` would find its handle by the name, and refuse it.
+    TensorFlow's global step has another name here: `get_global_step` would look it up, find its handle and fail.
     """
     name = f"psfleet/{spec.name}" if spec.name == GLOBAL_STEP else spec.name
     return tf.compat.v1.Variable(
@@ -67,8 +67,7 @@ def own_variable(spec: TensorSpec) -> Any:
 def at_step_of(
     specs: Sequence[TensorSpec], values: Sequence[tf.Tensor], number: tf.Tensor | None, accumulate: int
 ) -> list[tf.Tensor]:
-    """Values of frozen tensors. To TensorFlow's global step, which the program does not change, that of a microbatch is
-    added.
+    """Values of frozen tensors, with the step of a microbatch added to TensorFlow's global step.
 
     Args:
         number: int64 scalar, of the microbatch, of which a step has `accumulate`; None: the values stay.

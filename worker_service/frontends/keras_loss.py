@@ -10,11 +10,11 @@ import tensorflow as tf
 
 
 def loss_of(model: keras.Model, x: Any, y: Any, y_pred: Any, weight: Any) -> tf.Tensor:
-    """What `compute_loss` of the model returns.
+    """Calls `compute_loss` of the model.
 
     Keras passes the arguments by position, and `training` by name if there is such a parameter (trainer.py,
-    `_compute_loss`). Here they are passed by name to a model's own `compute_loss` that has Keras' names, in whatever
-    order, and it need not take sample weights if there are none.
+    `_compute_loss`). Here they are passed by name if the parameters have Keras' names, in any order, and sample weights
+    are optional if the data have none.
 
     Args:
         weight: Sample weights; None: there are none.

@@ -21,7 +21,7 @@ LEFT_OUT = re.compile(r"\..*|__pycache__")
 RESULTS = frozenset({"runs", "studies", "services"})
 """Names of the folders of results of runs, studies and services; a Python package can have such a name, too."""
 PRIVATE_KEY = re.compile(rb"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----")
-"""In PEM (RFC 7468): every pod of the workers, and whoever may read ConfigMaps, would have it."""
+"""In PEM (RFC 7468). All pods of workers and all users who can read ConfigMaps would get it."""
 CURE = "put the program into an image (container.program: image) and its data on a volume (container.mounts)"
 logger = logging.getLogger("psfleet.launch")
 INVALID_IN_KEY = re.compile(r"[^-._a-zA-Z0-9]")

@@ -215,7 +215,7 @@ def test_a_stop_does_not_load_the_whole_log_of_a_long_run_into_memory(tmp_path: 
 
 @pytest.mark.parametrize("change", ["renamed", "deleted", "cut"])
 def test_a_process_whose_log_was_replaced_counts_as_one_that_has_trained(new_task: NewTask, change: str) -> None:
-    """As by logrotate: the process goes on writing the file that it has opened."""
+    """As with logrotate: the process keeps writing to the file that it has open."""
     task = new_task("wait")
     task.log.write_text("of an earlier process\n")
     task.start()
