@@ -46,7 +46,7 @@ def generation_of(states: States, layout: Layout, job_digest: str) -> int | None
 def trains_other_job(states: States, job_digest: str) -> bool:
     """Whether a ps trains by a job that differs in what is common to all processes."""
     known = [state.job_digest for state in states if state is not None and state.phase in TRAINING]
-    return bool(job_digest) and any(digest not in ("", job_digest) for digest in known)
+    return any(digest not in ("", job_digest) for digest in known)
 
 
 def shown(states: States) -> str:

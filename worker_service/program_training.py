@@ -64,12 +64,12 @@ def train(process: MemberProcess, plane: DataPlane, lease: StoreLease | None) ->
         fleet=process.fleet,
         stop=process.stop,
         out=settings.out,
+        job_digest=job_digest(process.job),
         update=update,
         is_shared=shares_folder(settings, job),
         lease=lease,
         identity=process.fleet.identity,
         towers=tower_devices(job, index),
-        job_digest=job_digest(process.job),
     )
     numbers = BatchNumbers(job.update.has_quorum, job.fleet.replicas)
     lends_only = is_part(job, index)

@@ -35,13 +35,13 @@ class RunContext:
         fleet: The control planes of all ps.
         stop: Set by a signal.
         out: The run's folder.
+        job_digest: Of the job before it was resolved, see `psfleet.job.agreement`.
         update: Of the program's own optimizer, which the chief sends to the ps; in averaging mode all workers have it;
             None: the optimizer is psfleet's.
         lease: On the prefix of the store; None: the run has no store, or this is not its chief.
         is_shared: Whether every ps reads and writes checkpoints, too; False: they travel over the control plane.
         identity: TLS credentials of this process; None: connections are plain.
         towers: Devices over which this worker divides a batch; empty: it uses one. See `tower_devices`.
-        job_digest: Of the job before it was resolved, see `psfleet.job.agreement`.
     """
 
     run: str
@@ -53,12 +53,12 @@ class RunContext:
     fleet: FleetClient
     stop: Stop
     out: Path
+    job_digest: str
     update: TracedUpdate | None = None
     is_shared: bool = True
     lease: StoreLease | None = None
     identity: Identity | None = None
     towers: tuple[str, ...] = ()
-    job_digest: str = ""
 
     @property
     def optimizer(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from types import FunctionType
 from typing import Any
 
@@ -17,17 +17,20 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.eager.polymorphic_function import autograph_util
+from tensorflow.python.eager.polymorphic_function.function_type_utils import canonicalize_function_inputs
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
 LIBRARIES = ("keras.", "tensorflow.")
 """Prefixes of modules whose plain functions are not inlined: they use no variables of a model."""
+PLAIN = (bool, int, float, str, bytes, np.ndarray, np.generic)
+"""Types of results that a `tf.function` converts to tensors."""
 
 _tracing = threading.local()
 
 
 @contextmanager
 def inlined_functions() -> Iterator[None]:
-    """Context manager in which this thread's calls of `tf.function`s run their Python functions."""
+    """Context manager in which this thread's calls of `tf.function`s in graphs run their Python functions."""
     _install()
     before = getattr(_tracing, "is_on", False)
     _tracing.is_on = True
@@ -46,38 +49,30 @@ def _install() -> None:
         function = self._python_function
         is_library = str(getattr(function, "__module__", "")).startswith(LIBRARIES)
         # A Keras layer or its method has such a module, too, but uses variables.
-        if not getattr(_tracing, "is_on", False) or (is_library and isinstance(function, FunctionType)):
+        is_inlined = getattr(_tracing, "is_on", False) and not (is_library and isinstance(function, FunctionType))
+        if not is_inlined or tf.executing_eagerly():
             return call(self, *args, **kwargs)
-        args, kwargs = _converted((_of_signature(self.input_signature, args), kwargs))
+        bound = canonicalize_function_inputs(args, kwargs, self._function_type, self._default_values)
+        given, keywords = tf.nest.map_structure(_argument, (bound.args, bound.kwargs))
         if is_library or not self._autograph:
-            return tf.nest.map_structure(_result, function(*args, **kwargs))
+            return tf.nest.map_structure(_result, function(*given, **keywords))
         # The enclosing trace has turned AutoGraph off.
         with ag_ctx.ControlStatusCtx(ag_ctx.Status.ENABLED):
             converted = autograph_util.py_func_from_autograph(function, self._experimental_autograph_options)
-            return tf.nest.map_structure(_result, converted(*args, **kwargs))
+            return tf.nest.map_structure(_result, converted(*given, **keywords))
 
     Function.__call__ = inlined
 
 
-def _of_signature(signature: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Converts positional arguments to the types of an `input_signature`."""
-
-    def typed(spec: Any, value: Any) -> Any:
-        return tf.convert_to_tensor(value, spec.dtype) if isinstance(spec, tf.TensorSpec) else value
-
-    given = tuple(signature or ())[: len(args)]
-    return (*map(partial(tf.nest.map_structure, typed), given, args), *args[len(given) :])
-
-
-def _converted(values: Any) -> Any:
-    """Converts arrays to tensors, as a `tf.function` does with its arguments."""
-    return tf.nest.map_structure(_array, values)
-
-
-def _array(value: Any) -> Any:
-    return tf.convert_to_tensor(value) if isinstance(value, np.ndarray) else value
+def _argument(value: Any) -> Any:
+    """Converts an array to a tensor, as a `tf.function` does with its arguments."""
+    return tf.convert_to_tensor(value) if isinstance(value, np.ndarray | np.generic) else value
 
 
 def _result(value: Any) -> Any:
-    """Converts a number or an array to a tensor, as a `tf.function` does with its results."""
-    return tf.convert_to_tensor(value) if isinstance(value, bool | int | float | np.ndarray | np.generic) else value
+    """Converts a number, a string or an array to a tensor, as a `tf.function` does with its results."""
+    return (
+        tf.convert_to_tensor(value)
+        if isinstance(value, bool | int | float | str | bytes | np.ndarray | np.generic)
+        else value
+    )

@@ -14,6 +14,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.common.variables import Variable
 
@@ -41,7 +42,9 @@ def _install() -> None:
     def assigned(self: Any, value: Any) -> Any:
         saved = getattr(_building, "saved", None)
         if saved is not None and not _building.depth and id(self) not in saved and not in_stateless_scope():
-            saved[id(self)] = self, np.array(self.numpy())
+            # Not `self.numpy()`, which a layer that computes in bfloat16 rounds; also from within a graph.
+            with tf.init_scope():
+                saved[id(self)] = self, np.array(self._value.numpy())
         return assign(self, value)
 
     def built(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import keras
 import tensorflow as tf
 from keras.src.backend.common import global_state
+from keras.src.backend.tensorflow.core import compute_output_spec
 
 from psfleet.errors import DataStallError, ProgramError
 from psfleet.job.job import Job
@@ -75,14 +76,13 @@ def built_model(program: KerasProgram, job: Job) -> keras.Model:
         batch, spec = first_batch(program, job)
         x = batch[0]
         if isinstance(model, keras.Sequential) and not _is_built_for(model, spec[0]):
-            model = _unbuilt(model) if job.tables else _made_model(program, job)
+            model = _made_model(program, job)
         with (
             batches_explained(tf.nest.map_structure(lambda tensor: tensor.shape, batch)),
             inlined_functions(),
             user_code(job, "building the model on its first batch"),
         ):
-            with kept_state():
-                model(x)
+            _build(model, x)
             _build_for_training(model, x)
     return model
 
@@ -93,9 +93,11 @@ def _made_model(program: KerasProgram, job: Job) -> keras.Model:
     keras.backend.clear_session(free_memory=False)
     global_state.set_global_attribute(POLICY, policy)
     keras.utils.set_random_seed(job.train.seed)
-    with user_code(job, "model()"):
-        model = program.model()
-    _policies.end()
+    try:
+        with user_code(job, "model()"):
+            model = program.model()
+    finally:
+        _policies.end()
     if not isinstance(model, keras.Model):
         raise ProgramError(f"program {job.program!r}: model() returned {type(model).__name__}, expected keras.Model")
     return model
@@ -117,14 +119,21 @@ def _is_built_for(model: keras.Sequential, spec: Any) -> bool:
     return True
 
 
-def _unbuilt(model: keras.Sequential) -> keras.Sequential:
-    """The same model after an attempt to build it that failed.
-
-    Layers of tables are registered when they are made: a second model would have each of them twice.
-    """
-    model._layers = [layer for layer in model._layers if not isinstance(layer, keras.layers.InputLayer)]
-    model._functional, model.built = None, False
-    return model
+def _build(model: keras.Model, x: Any) -> None:
+    """Builds a model by a call, or as Keras' `fit` by a symbolic one if it can only be called in a graph."""
+    try:
+        with kept_state():
+            model(x)
+    except Exception:
+        symbolic = tf.nest.map_structure(lambda each: keras.KerasTensor(each.shape, each.dtype.name), x)
+        try:
+            compute_output_spec(model, symbolic)
+        except Exception as error:
+            # The call says what is wrong.
+            logger.debug("the model cannot be built by a symbolic call: %s", error)
+        else:
+            return
+        raise
 
 
 def _build_for_training(model: keras.Model, x: Any) -> None:

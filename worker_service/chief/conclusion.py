@@ -17,6 +17,7 @@ from psfleet.control import control_pb2 as pb
 from psfleet.control.client import CALL_SECS
 from psfleet.control.fleet_client import FINISH_SECS, RELEASE_SECS, FleetClient
 from psfleet.errors import DONE, PsfleetError, StoppedError
+from psfleet.job.agreement import job_digest
 from psfleet.job.job import Job
 from psfleet.job.program import load_program
 from psfleet.layout import Layout
@@ -205,6 +206,7 @@ class _Conclusion:
             fleet=self._fleet,
             stop=self._stop,
             out=settings.out,
+            job_digest=job_digest(self._job),
         )
         committer = CheckpointCommitter(context, {}, self.storage, recorder.monitor)
         return RunFinisher(context, recorder, committer, self.storage, self.attempt)

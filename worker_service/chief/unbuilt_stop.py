@@ -13,6 +13,7 @@ from psfleet.checkpoint.store import newest_committed
 from psfleet.control import control_pb2 as pb
 from psfleet.control.fleet_client import FleetClient
 from psfleet.errors import TemporaryError
+from psfleet.job.agreement import job_digest
 from psfleet.job.job import Job
 from psfleet.report.schema import EventLog
 from psfleet.service.process import Stop
@@ -92,6 +93,7 @@ def _save_trained(settings: Settings, job: Job, fleet: FleetClient, stop: Stop, 
         fleet=fleet,
         stop=stop,
         out=settings.out,
+        job_digest=job_digest(job),
     )
     committer = CheckpointCommitter(context, {**newest.extra, "incarnation": incarnation}, storage, monitor)
     last = LastCheckpoint(context, committer, disk, SAVE_SECS + job.deadlines.step_secs)

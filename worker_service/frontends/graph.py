@@ -224,8 +224,9 @@ class GraphFrontEnd:
     ) -> tuple[tuple[tf.Tensor, ...], tuple[TableGradient, ...]]:
         """The gradient of a loss with respect to the parameters that it moves, each as `[size]`, and to rows."""
         specs = specs_of_loss(layout.parameters, index)
-        check_custom_gradients(self._job.program, loss, specs, parameters)
-        found = tf.gradients(loss, [*parameters, *uses.rows])
+        moved = [*parameters, *uses.rows]
+        check_custom_gradients(self._job.program, loss, [*(spec.name for spec in specs), *uses.names], moved)
+        found = tf.gradients(loss, moved)
         name = list(self._program.named_losses)[index]
         loss_name = f"loss {name}" if name else "loss(batch)"
         flat.require_any(self._job.program, loss_name, found, self._program.scopes.get(name, ""))

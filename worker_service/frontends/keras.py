@@ -204,7 +204,8 @@ class KerasFrontEnd:
                 with keras_shares(towers, self._job.program) as scaling, self._tables.reading(uses):
                     scope, loss, _ = self._forward(self._trained + self._state + self._frozen, values, batch)
             shares[:] = scaling
-            check_custom_gradients(self._job.program, loss, self.parameters, parameters)
+            names = [*(spec.name for spec in self.parameters), *uses.names]
+            check_custom_gradients(self._job.program, loss, names, [*parameters, *uses.rows])
             found = keras_parts.gradients(tape, loss, [*parameters, *uses.rows])
             flat.require_any(self._job.program, "the loss of the model", found)
             gradients = flat.dense(layout.parameters.specs, found[:count])

@@ -31,7 +31,8 @@ class KerasTables:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._keys = list(job.tables)
-        self._layers: dict[str, Any] = {}
+        # All that were built, by path: a model that cannot be built for all sizes is made again.
+        self._layers: dict[str, list[Any]] = {}
         self.specs: tuple[EmbeddingSpec, ...] = ()
         self.saved = SavedRows(())
         self._uses: TableUses | None = None
@@ -66,10 +67,8 @@ class KerasTables:
         """Whether a layer that is being built is a table; if so, it reads its rows here from now on."""
         if layer.path not in self._keys:
             return False
-        if layer.path in self._layers:
-            raise self._error(f"two layers have the path {layer.path} of a table, expected one")
         self._check(layer)
-        self._layers[layer.path] = layer
+        self._layers.setdefault(layer.path, []).append(layer)
         layer.call = partial(self._call, layer, self._keys.index(layer.path))
         return True
 
@@ -89,13 +88,18 @@ class KerasTables:
         """
         if not self._keys:
             return trained
-        layers = {layer.path: layer for layer in model._flatten_layers() if getattr(layer, "path", None)}
+        own = model._flatten_layers()
+        layers = {layer.path: layer for layer in own if getattr(layer, "path", None)}
         tables = []
+        chosen: list[Any] = []
         for key, table in self._job.tables.items():
-            layer = self._layers.get(key)
-            if layer is None and isinstance(layers.get(key), keras.layers.Embedding):
+            built = [layer for layer in self._layers.get(key, ()) if any(layer is each for each in own)]
+            if len(built) > 1:
+                raise self._error(f"two layers have the path {key} of a table, expected one")
+            layer = built[0] if built else None
+            if key not in self._layers and isinstance(layers.get(key), keras.layers.Embedding):
                 raise self._error(f"layer {key} of a table was built before model() was called, expected by model()")
-            if layer is None or all(layer is not each for each in layers.values()):
+            if layer is None:
                 raise self._error(f"table {key} is not the path of an Embedding layer; {_known(layers, key)}")
             if layer.input_dim != table.rows:
                 raise self._error(
@@ -103,6 +107,7 @@ class KerasTables:
                 )
             if all(variable is not layer._embeddings for variable in trained):
                 raise self._error(f"layer {key} of a table has trainable=False, expected a trainable layer")
+            chosen.append(layer)
             width, scale = layer.output_dim, table.init_scale
             name = specs[id(layer._embeddings)].name
             seed = self._job.train.seed
@@ -111,7 +116,7 @@ class KerasTables:
         # While the model was made, layers may have been called whose results it does not use.
         self._used.clear()
         self.saved = SavedRows(self.specs)
-        of_tables = {id(self._layers[key]._embeddings) for key in self._keys}
+        of_tables = {id(layer._embeddings) for layer in chosen}
         rest = [variable for variable in trained if id(variable) not in of_tables]
         if not rest:
             raise self._error("the model has no trainable parameters without those of tables, expected at least one")

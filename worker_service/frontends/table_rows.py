@@ -103,6 +103,11 @@ class TableUses:
         """Of each use, float32 `[n, width]`."""
         return [rows for _, _, rows in self._uses]
 
+    @property
+    def names(self) -> list[str]:
+        """Of the table of each use, in the order of `rows`."""
+        return [self._specs[table].name for table, _, _ in self._uses]
+
     def gradients(self, found: Sequence[tf.Tensor | tf.IndexedSlices | None]) -> list[tf.Tensor]:
         """Ids and gradients of each table, which has each row once.
 

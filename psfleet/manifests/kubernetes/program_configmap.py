@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from psfleet.errors import UsageError
+from psfleet.files import LOCK
 from psfleet.manifests.kubernetes.names import labels, program_map
 
 MOST_BYTES = 1_000_000
@@ -115,12 +116,12 @@ def _paths(folder: Path) -> Iterator[Path]:
 
 
 def _is_results(folder: Path) -> bool:
-    """Whether a folder is one of results; a package has files of Python, and results are in folders."""
+    """Whether a folder has results: it is not a package, which has Python files and no folders with locks."""
     if folder.name not in RESULTS:
         return False
     try:
-        files = list(folder.iterdir())
+        paths = list(folder.iterdir())
+        has_locks = any((path / LOCK).exists() for path in paths)
     except OSError:
         return True
-    is_package = (folder / "__init__.py") in files or not any(path.is_dir() for path in files)
-    return not (is_package and any(path.suffix == ".py" for path in files))
+    return has_locks or not any(path.suffix == ".py" for path in paths)

@@ -69,3 +69,11 @@ def test_what_belongs_to_a_host_or_to_the_chief_alone_may_differ(field: str, val
 
 def test_a_job_has_the_digest_that_it_has_after_its_way_to_another_process() -> None:
     assert job_digest(job_from_json(job().model_dump_json())) == job_digest(job())
+
+
+def test_the_learning_rate_beside_a_programs_optimizer_is_common_if_the_file_has_one() -> None:
+    without, one, other = (
+        job_digest(job("optimizer", {"name": "program", **fields}))
+        for fields in ({}, {"learning_rate": 0.1}, {"learning_rate": 0.2})
+    )
+    assert len({without, one, other}) == 3

@@ -80,8 +80,13 @@ class WithConstants(TwoLayers):
     """Its function gets numbers and arrays, and returns a number, which TensorFlow makes tensors."""
 
     @tf.function(input_signature=[tf.TensorSpec([None, 4]), tf.TensorSpec([], tf.float32)])
-    def scaled(self, x: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
+    def scaled(self, x: tf.Tensor, factor: Any = 2.0) -> tf.Tensor:
         return x * tf.ones([], factor.dtype) * factor
+
+    @tf.function
+    def sized(self, x: tf.Tensor, size: Any) -> tf.Tensor:
+        assert size.shape.as_list() == []
+        return x * size
 
     @tf.function
     def shifted(self, by: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
@@ -93,7 +98,8 @@ class WithConstants(TwoLayers):
         return 2.0
 
     def hidden(self, x: tf.Tensor) -> tf.Tensor:
-        x = self.shifted(np.ones(4, np.float32), self.scaled(self.first(x), 3.0))
+        x = self.scaled(self.scaled(self.scaled(self.first(x), 3.0)), factor=0.5)
+        x = self.shifted(np.ones(4, np.float32), self.sized(x, np.float32(1.5)))
         return x * tf.cast(self.temperature(), self.temperature().dtype)
 
 
@@ -130,6 +136,25 @@ class Rematerialized(TwoLayers):
 class Recomputed(TwoLayers):
     def hidden(self, x: tf.Tensor) -> tf.Tensor:
         return tf.recompute_grad(self.first)(x)
+
+
+class TwoResults(TwoLayers):
+    """The second one of which nobody uses."""
+
+    def hidden(self, x: tf.Tensor) -> tf.Tensor:
+        def pair(value: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            found = self.first(value)
+            return tf.tanh(found), found
+
+        return tf.recompute_grad(pair)(x)[0]
+
+
+class OwnGradient(TwoLayers):
+    """Computes a gradient in `call`, which TensorFlow does in graphs only."""
+
+    def hidden(self, x: tf.Tensor) -> tf.Tensor:
+        found = self.first(x)
+        return found + tf.gradients(tf.reduce_sum(tf.square(found)), [found])[0]
 
 
 class StraightThrough(TwoLayers):
@@ -181,11 +206,17 @@ def test_keras_evaluates_a_model_with_a_function_by_the_given_weights() -> None:
     assert front.evaluate(values, lambda _: [])["loss"] != pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("model", [Rematerialized, Recomputed])
+@pytest.mark.parametrize("model", [Rematerialized, Recomputed, TwoResults])
 def test_a_model_whose_weights_would_get_no_gradient_is_refused_by_the_name_of_one(model: type[keras.Model]) -> None:
     front = front_of(model)
     with pytest.raises(ProgramError, match=r"/first/(kernel|bias) is used inside of a function with a gradient"):
         Stepper.of(front)
+
+
+def test_a_model_that_can_be_called_in_a_graph_only_is_built_and_trained() -> None:
+    found = Stepper.of(front_of(OwnGradient)).gradients([X[:4], Y[:4]])
+    assert len(found) == 4
+    assert all(np.any(gradient) for gradient in found.values())
 
 
 def test_a_graph_program_whose_weight_would_get_no_gradient_is_refused() -> None:

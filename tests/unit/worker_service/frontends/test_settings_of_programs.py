@@ -101,6 +101,56 @@ def test_values_that_a_layer_sets_when_it_is_built_stay(before: list[layers.Laye
     assert len(built.trainable_variables) == 2
 
 
+class Rounded(keras.Model):
+    """Assigns variables that bfloat16 cannot hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = layers.Dense(3)
+        self.large = self.add_weight(initializer=keras.initializers.Constant(70001.0), trainable=False, name="large")
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        self.large.assign(self.large + 1.0)
+        return self.dense(x)
+
+
+def test_building_a_model_of_less_precision_rounds_no_value() -> None:
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        built = built_model(program(Rounded), sample_job())
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert built.large._value.numpy() == 70001.0
+
+
+def test_a_dtype_policy_of_a_model_that_fails_is_not_that_of_the_next_one() -> None:
+    def fails() -> keras.Model:
+        keras.config.set_dtype_policy("mixed_bfloat16")
+        raise ValueError("no such model")
+
+    try:
+        with pytest.raises(ProgramError, match="no such model"):
+            built_model(program(fails), sample_job())
+        assert built_model(program(), sample_job()).layers[0].compute_dtype == "float32"
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+def test_a_model_that_draws_in_a_vectorized_map_is_built() -> None:
+    class Mapped(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense, self.seeds = layers.Dense(3), keras.random.SeedGenerator(3)
+
+        def call(self, x: tf.Tensor) -> tf.Tensor:
+            noisy = keras.ops.vectorized_map(lambda row: row + keras.random.normal([5], seed=self.seeds), x)
+            return self.dense(noisy)
+
+    built = built_model(program(Mapped), sample_job())
+    assert [tuple(each.shape) for each in built.trainable_variables] == [(5, 3), (3,)]
+    assert built.seeds.state.numpy().tolist() == [3, 0]
+
+
 def test_a_model_of_a_distribution_strategy_is_refused() -> None:
     def model() -> keras.Model:
         with tf.distribute.OneDeviceStrategy("/cpu:0").scope():

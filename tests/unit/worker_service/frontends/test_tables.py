@@ -228,3 +228,57 @@ def test_a_table_in_a_loop_is_refused(version: str) -> None:
     with pytest.raises(ProgramError) as refused:
         LocalStep(front, planned(front, job))
     assert "table user is used in a loop, a branch or a function" in f"{refused.value} {refused.value.details}"
+
+
+def unknown_length(shard: int, shards: int) -> tf.data.Dataset:
+    specs = tf.TensorSpec([None], tf.int64), tf.TensorSpec([1], tf.float32)
+    return tf.data.Dataset.from_generator(lambda: iter([([1, 2], [1.0])] * 16), output_signature=specs)
+
+
+class NeedsLength(layers.Layer):
+    """Makes one weight before it finds that it does not know the length."""
+
+    def build(self, shape: tuple[Any, ...]) -> None:
+        self.a = self.add_weight(shape=(3,), name="a")
+        self.b = self.add_weight(shape=(shape[1],), name="b")
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        return x + self.a[0] + self.b[0]
+
+
+@pytest.mark.parametrize(
+    ("layer", "expected"),
+    [(lambda: layers.GlobalAveragePooling1D(), (None, None)), (NeedsLength, (BATCH_SIZE, 2))],
+    ids=["any length", "one length"],
+)
+def test_a_sequential_model_with_a_table_is_built_for_all_sizes_if_it_can_be(
+    layer: Callable[[], Any], expected: tuple[int | None, ...]
+) -> None:
+    def model() -> keras.Model:
+        return keras.Sequential(
+            [layers.Embedding(ROWS, WIDTH, name="user"), layer(), layers.Flatten(), layers.Dense(1)]
+        )
+
+    program = KerasProgram(model=model, loss="mse", train=unknown_length)
+    front = front_end(program, job_with("sequential/user"), 1, 0)
+    names = [spec.name for spec in front.parameters]
+    assert len(names) == (2 if expected == (None, None) else 4)
+    assert not [name for name in names if "#" in name], "weights of an attempt that failed"
+    assert tuple(front._model.inputs[0].shape) == expected  # type: ignore[attr-defined]
+
+
+def test_a_table_in_a_function_that_would_not_train_it_is_refused() -> None:
+    class Recomputed(keras.Model):
+        def __init__(self) -> None:
+            super().__init__(name="net")
+            self.rows, self.last = layers.Embedding(ROWS, WIDTH, name="user"), layers.Dense(1)
+
+        def call(self, ids: tf.Tensor) -> tf.Tensor:
+            return self.last(tf.recompute_grad(lambda each: tf.reduce_mean(self.rows(each), 1))(ids))
+
+    ids = np.ones((16, 2), np.int64)
+    data = tf.data.Dataset.from_tensor_slices((ids, np.ones((16, 1), np.float32)))
+    job = job_with("net/user")
+    front = front_end(KerasProgram(model=Recomputed, loss="mse", train=lambda *_: data), job, 1, 0)
+    with pytest.raises(ProgramError, match=r"net/user.* is used inside of a function with a gradient of its own"):
+        LocalStep(front, planned(front, job))

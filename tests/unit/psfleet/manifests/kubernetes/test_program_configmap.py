@@ -69,9 +69,18 @@ def test_private_keys_stay_behind_which_a_line_says(
 @pytest.mark.parametrize("name", ["services", "app/services", "runs"])
 def test_a_package_that_is_named_like_a_folder_of_results_is_taken(tmp_path: Path, name: str) -> None:
     path = tmp_path / name / "users.py"
-    path.parent.mkdir(parents=True)
+    (path.parent / "__pycache__").mkdir(parents=True)
     path.write_text("x = 1\n")
     assert Files.of(tmp_path).content.keys() == {f"{name}/users.py"}
+
+
+def test_a_script_beside_results_does_not_make_them_a_package(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "small"
+    run.mkdir(parents=True)
+    (run / ".lock").touch()
+    (run / "report.json").write_text("{}")
+    (run.parent / "plot.py").write_text("x = 1\n")
+    assert not Files.of(tmp_path).content
 
 
 def test_a_program_that_is_too_large_is_refused_with_the_way_out(tmp_path: Path) -> None:
