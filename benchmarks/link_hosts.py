@@ -15,6 +15,10 @@ PORT = "eth0"
 """Name of each host's interface."""
 BURST = "128k"
 """Of the shaper: twice the largest packet that Linux hands to a device (64 KiB), and 1 ms at 1 Gbit/s."""
+QUEUE = "1mb"
+"""Of each direction of a link, like the buffer of a switch: a packet that finds it full is lost."""
+CONGESTION_CONTROL = "cubic"
+"""Of all connections: Linux's default, whatever this machine has."""
 FRAME_BYTES, PAYLOAD_BYTES = 1514, 1448
 """Of a TCP segment with timestamps on Ethernet: what the shaper counts, and what it carries."""
 
@@ -54,13 +58,16 @@ def hosts(number: int, megabits: int) -> Iterator[list[Host]]:
             execute("ip", "link", "add", PORT, "netns", host.name, "type", "veth", "peer", port, "netns", switch)
             execute("ip", "-n", switch, "link", "set", port, "master", "bridge", "up")
             host.set_up(PORT)
+            route = ("dev", PORT, "proto", "kernel", "scope", "link", "src", host.ip)
+            execute("ip", "-n", host.name, "route", "change", f"{NETWORK}.0/24", *route, "congctl", CONGESTION_CONTROL)
             _shape(host.name, PORT, megabits)
             _shape(switch, port, megabits)
         yield made
 
 
 def _shape(namespace: str, device: str, megabits: int) -> None:
-    """Limits what a device sends."""
+    """Limits what a device sends, and what waits there."""
     execute("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "handle", "1:", "htb", "default", "1")
     limit = ("rate", f"{megabits}mbit", "burst", BURST, "cburst", BURST)
     execute("tc", "-n", namespace, "class", "add", "dev", device, "parent", "1:", "classid", "1:1", "htb", *limit)
+    execute("tc", "-n", namespace, "qdisc", "add", "dev", device, "parent", "1:1", "bfifo", "limit", QUEUE)
