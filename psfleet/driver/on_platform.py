@@ -35,6 +35,9 @@ def containers_job(content: Mapping[str, Any], name: str, workers: int, store: s
         BadJobError: It is not valid.
     """
     sections = {key: value for key, value in content.items() if key in OF_CONTAINERS}
+    if isinstance(device := sections.get("device"), dict):
+        # Has a list for each worker of the job, not for those of the driver.
+        sections["device"] = {field: value for field, value in device.items() if field != "visible_gpus"}
     if store:
         sections["checkpoint"] = {"store": store}
     return parse_job({**sections, "name": name, "fleet": {"workers": 1, "spares": workers}})

@@ -124,6 +124,7 @@ class _Drive:
         self._total = num_trials(loaded.study)
         # When `report.html` is written again (monotonic, in seconds).
         self._page_due = 0.0
+        self._is_page_old = False
         # An earlier driver may have died before it saw that the program fails.
         self._repeat_unstarted(num_first=0)
         self._seen = {trial.number for trial in stored.finished()}
@@ -166,6 +167,8 @@ class _Drive:
                 return
             pause.wait(POLL_SECS)
             self._check()
+            if self._is_page_old and time.monotonic() >= self._page_due:
+                self._write()
             # A result that a worker reported before it died counts.
             self._collect(workers)
             for text in workers.revive():
@@ -216,7 +219,8 @@ class _Drive:
             finished, study = self._stored.finished(), self._loaded.study
             results.write(self._loaded, self._folder, finished, self._stored.repeated())
             # An idle worker waits for it, in a large study for a part of a second.
-            if is_last or time.monotonic() >= self._page_due:
+            self._is_page_old = not is_last and time.monotonic() < self._page_due
+            if not self._is_page_old:
                 page = report.page(study, finished, results.best_first(study, finished), self._total)
                 replace_file(self._folder / results.REPORT, page)
                 self._page_due = time.monotonic() + PAGE_SECS

@@ -21,6 +21,8 @@ from psfleet.sweep.study_file import Choice, Study
 
 IGNORED = ("fleet", "update", "checkpoint", "callbacks")
 """Sections of the job that a trial has not: it is one worker without ps."""
+OF_FLEET = {"device": ("visible_gpus",), "input": ("loaders",)}
+"""The same of fields, by section: they depend on the number of workers."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,9 @@ class LoadedStudy:
     def content_of(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The content of the job file of a trial, with one worker and one ps; `values` as for `job_of`."""
         content = {key: copy.deepcopy(value) for key, value in self.job.items() if key not in IGNORED}
+        for section, fields in OF_FLEET.items():
+            if isinstance(found := content.get(section), dict):
+                content[section] = {field: value for field, value in found.items() if field not in fields}
         for name, value in values.items():
             *sections, last = name.split(".")
             inner = content

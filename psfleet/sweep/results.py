@@ -12,12 +12,15 @@ import yaml
 
 from psfleet.files import replace_file
 from psfleet.job import trial_records
+from psfleet.job.job_fields import MAX_NAME
 from psfleet.sweep.loaded_study import LoadedStudy
 from psfleet.sweep.study_file import Study
 
 TRIALS, BEST, REPORT = "trials.csv", "best.yaml", "report.html"
 COPIED = ".copied"
 """In a folder with a copy of a study in containers: its platform, and digests of the trials in the copies."""
+BEST_SUFFIX = "-best"
+"""Ends the name of the best trial's job, after that of the study."""
 BEST_PROGRAM = "best_program"
 """Module in the folder of a study that finds the program of its job."""
 
@@ -72,13 +75,22 @@ def _table(study: Study, trials: list[Any]) -> str:
 
 
 def _write_best(loaded: LoadedStudy, folder: Path, values: dict[str, Any]) -> None:
-    """A job file of the best trial, whose program is found wherever the job file of the study is."""
+    """A job file of the best trial, whose program is found wherever the job file of the study is.
+
+    Its name is not that of the study's job, whose run folder may have a run with other values.
+    """
     content = loaded.content_of(values)
+    content["name"] = f"{loaded.study.name[: MAX_NAME - len(BEST_SUFFIX)]}{BEST_SUFFIX}"
     module, _, name = str(content["program"]).partition(":")
     content["program"] = f"{BEST_PROGRAM}:{name}"
-    program = (
-        f'"""Finds the program of the study: `{module}` in the folder of its job file."""\n\n'
-        f"import sys\n\nsys.path.insert(1, {str(loaded.folder.resolve())!r})\n\nfrom {module} import {name}  # noqa\n"
-    )
+    source = loaded.folder.resolve()
+    if module == BEST_PROGRAM:
+        # Of another study: a module that imports one of its own name would find itself.
+        program = (source / f"{BEST_PROGRAM}.py").read_text()
+    else:
+        program = (
+            f'"""Finds the program of the study: `{module}` in the folder of its job file."""\n\n'
+            f"import sys\n\nsys.path.insert(1, {str(source)!r})\n\nfrom {module} import {name}  # noqa\n"
+        )
     replace_file(folder / f"{BEST_PROGRAM}.py", program)
     replace_file(folder / BEST, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))

@@ -31,9 +31,9 @@ def test_trials_equal_training_with_one_worker_and_one_that_diverges_fails_alone
     assert all("expected" in row["error"] for row in by_state["fail"])
     assert len(study.reads()) == 1, "one worker reads the data once"
     best = min(by_state["complete"], key=lambda row: float(row["loss"]))
-    trained = commands.psfleet(tmp_path, "train", "studies/swept/best.yaml", "--out", "run", timeout_secs=END_SECS)
+    trained = commands.psfleet(tmp_path, "train", "studies/swept/best.yaml", timeout_secs=END_SECS)
     assert trained.returncode == 0, trained.stdout + trained.stderr
-    commands.psfleet(tmp_path, "weights", "run", "--out", "w.safetensors", timeout_secs=END_SECS)
+    commands.psfleet(tmp_path, "weights", "runs/swept-best", "--out", "w.safetensors", timeout_secs=END_SECS)
     expected = safetensors.numpy.load_file(tmp_path / "w.safetensors")
     (kept,) = (study.out / "weights").iterdir()
     assert kept.name == f"{int(best['trial']):05d}.safetensors"

@@ -26,6 +26,7 @@ SGD = {"name": "sgd", "learning_rate": 0.1}
             "evaluate": {"every_steps": 10},
         },
         {"fleet": {"workers": 2}, "input": {"loaders": 1}},
+        {"fleet": {"workers": 5}, "device": {"visible_gpus": {"worker": [[0], [1], [2], [3], [4]]}}},
         {"checkpoint": {"store": "s3://bucket/run"}, "tls": True},
     ],
 )

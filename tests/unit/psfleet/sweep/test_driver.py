@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from support.study_samples import loaded
 
 from psfleet.errors import BAD_JOB, PROGRAM_FAILED, ProgramError, PsfleetError
 from psfleet.job import trial_records
+from psfleet.sweep import driver, results
 from psfleet.sweep.driver import Listener, Progress, sweep
 from psfleet.sweep.loaded_study import LoadedStudy
 from psfleet.sweep.storage import StoredStudy
@@ -71,7 +73,12 @@ def fail(stored: StoredStudy, number: int, code: int = PROGRAM_FAILED) -> None:
 
 
 def driven(
-    tmp_path: Path, outcomes: dict[int, str], number: int, workers: int = 1, listener: Listener | None = None
+    tmp_path: Path,
+    outcomes: dict[int, str],
+    number: int,
+    workers: int = 1,
+    listener: Listener | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> Progress:
     """A study of so many trials, of which those that run end as `outcomes` says: "fails", "bad job" or "completes"."""
     rates = [0.01 * (1 + each) for each in range(number)]
@@ -80,6 +87,7 @@ def driven(
     (tmp_path / "program.py").write_text("")
 
     def end() -> None:
+        check()
         stored = StoredStudy(study, tmp_path / "studies")
         for trial in stored.trials():
             if trial.state.name != "RUNNING" or trial.number not in outcomes:
@@ -169,3 +177,20 @@ def test_trials_that_finish_at_once_are_counted_one_by_one(tmp_path: Path) -> No
     found = sweep(study, folder, listener=Lines(), recruit=idle, check=finish_both)
     assert lines == [(0, 1, 2.0), (1, 2, 1.0)]
     assert len(found.finished) == 2
+
+
+def test_the_page_has_each_finished_trial_soon_also_if_the_others_run_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "PAGE_SECS", 2.0)
+    outcomes = {0: "completes"}
+    deadline = time.monotonic() + 60
+
+    def await_page() -> None:
+        assert time.monotonic() < deadline, "the page has not the second trial"
+        page = tmp_path / "studies" / results.REPORT
+        for number in (1, 2):
+            if page.exists() and f"{number} of 3" in page.read_text():
+                outcomes[number] = "completes"
+
+    assert len(driven(tmp_path, outcomes, 3, workers=3, check=await_page).best) == 3

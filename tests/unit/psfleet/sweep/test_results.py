@@ -77,8 +77,22 @@ def test_files_are_those_of_the_best_trials(tmp_path: Path) -> None:
     assert "NaN" in rows[2]["error"]
     job = load_job(tmp_path / results.BEST)
     assert (job.rule.learning_rate, job.fleet.workers, job.program) == (0.25, 1, "best_program:build")
+    assert job.name == "digits-best", "the folder of a run of the study's job is another one"
     assert yaml.safe_load((tmp_path / results.BEST).read_text())["train"] == JOB["train"]
     assert "from models.digits import build" in (tmp_path / "best_program.py").read_text()
+
+
+def test_the_best_job_of_a_study_can_be_that_of_another_study(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    results.write(loaded(tmp_path, "minimize"), first, [trial(0, 0.5)])
+    found = LoadedStudy(loaded(tmp_path, "minimize").study, yaml.safe_load((first / results.BEST).read_text()), first)
+    results.write(found, second, [trial(1, 0.5)])
+    assert load_job(second / results.BEST).rule.learning_rate == 0.25
+    program = (second / "best_program.py").read_text()
+    assert "from models.digits import build" in program
+    assert str(tmp_path) in program and str(first) not in program, "it would import itself"
 
 
 def test_the_lowest_value_is_the_best_of_a_study_that_minimizes(tmp_path: Path) -> None:

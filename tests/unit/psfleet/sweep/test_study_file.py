@@ -44,6 +44,13 @@ def test_the_job_of_a_trial_has_one_worker_and_its_values(tmp_path: Path) -> Non
     assert loaded.job == JOB, "the job file's content stays"
 
 
+def test_a_trial_has_nothing_of_the_job_that_depends_on_its_number_of_workers(tmp_path: Path) -> None:
+    sections = {"device": {"visible_gpus": {"worker": [[0], [1], [2]]}, "virtual_cpus": 2}}
+    job = load(tmp_path, job={**sections, "input": {"from": "loaders", "loaders": 3, "pad": True}}).job_of({})
+    assert (job.device.visible_gpus.worker, job.device.virtual_cpus) == ([], 2)
+    assert (job.input.loaders, job.input.pad) == (1, True)
+
+
 @pytest.mark.parametrize(
     ("study", "job", "message"),
     [
