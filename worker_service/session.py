@@ -71,6 +71,7 @@ class WorkerSession:
         self._closing, self.closed = threading.Lock(), threading.Event()
         self._pulled = np.zeros((0, 2), np.int64)
         self._wants_norm, self._allowance = True, Allowance()
+        self._number = 0
         self.losses: dict[str, float] = {}
 
     @property
@@ -143,6 +144,7 @@ class WorkerSession:
             The loss of the batch, None if the step was abandoned, see `Abandonment` and `Allowance`;
             global step and final step of each shard after the step, int64 `[num_ps, 2]`.
         """
+        self._number = number
         with translate_errors(f", step {local_step + 1}: ", self._index):
             try:
                 may_abandon = self._allowance.begin() and self._step.abandonment is not None
@@ -164,6 +166,7 @@ class WorkerSession:
             batch: As for `train`.
             number: Of the batch, which is the global step before the update.
         """
+        self._number = number
         with translate_errors(f", step {number + 1}: ", self._index):
             return self._calls.update_locally(batch, number, self._wants_norm)
 
@@ -182,14 +185,16 @@ class WorkerSession:
             return by_ps(np.asarray(pulled), self._job.fleet.ps)
 
     def summaries(self, batch: Sequence[np.ndarray]) -> bytes | None:
-        """The program's own summaries of a batch; None if it has none."""
-        if self._step.summaries is None:
+        """The program's own summaries of the newest batch, of its last microbatch; None if it has none."""
+        step, count = self._step, self._num_microbatches
+        if step.summaries is None:
             return None
         with translate_errors():
-            feeds = dict(zip(self._step.feeds, microbatches(batch, self._num_microbatches)[-1], strict=True))
+            feeds = dict(zip(step.feeds, microbatches(batch, count)[-1], strict=True))
             # Rows of tables are read for them, too.
-            feeds[self._step.local_step] = NEWEST
-            return bytes(self._sessions.run(self._step.summaries, feeds, self._options))
+            feeds[step.local_step] = NEWEST
+            feeds |= {step.microbatch: (self._number + 1) * count - 1, step.number: self._number}
+            return bytes(self._sessions.run(step.summaries, feeds, self._options))
 
     def measure_norm(self, is_wanted: bool) -> None:
         """Whether the next step computes the norm of a gradient that is not clipped: a pass over all its elements."""
