@@ -21,10 +21,12 @@ ASK_SECS = 2.0
 UNANSWERED_SECS = 4.0
 """A call that fails after such a silence has failed because the peer is frozen: a dead one refuses connections at once.
 Shorter than gRPC waits for a connection."""
+MAX_LOOK_SECS = 1.0
+"""So much the time between two checks counts at most: a caller that stood still itself has heard nobody meanwhile."""
 
 
 class Liveness:
-    """Whether one peer answers, while a call to it is made; `check` is called by one thread.
+    """Whether one peer answers, while a call to it is made; `check` is called by one thread, several times a second.
 
     Args of the constructor:
         to_peer: A channel to it.
@@ -35,12 +37,14 @@ class Liveness:
         self._who = who
         self._ask = health_pb2_grpc.HealthStub(to_peer).Check
         self._asked: Any = None
-        self._heard = time.monotonic()
+        # Of the peer since its last answer, or since the call began, up to the last check.
+        self._silent_secs = 0.0
+        self._checked = time.monotonic()
 
     @property
     def silent_secs(self) -> float:
         """Since its last answer, or since the call began."""
-        return time.monotonic() - self._heard
+        return self._silent_secs + min(time.monotonic() - self._checked, MAX_LOOK_SECS)
 
     def check(self) -> None:
         """Sends the next request if it is due.
@@ -48,9 +52,10 @@ class Liveness:
         Raises:
             NoAnswerError: It has answered nothing for `ANSWER_SECS`.
         """
+        self._silent_secs, self._checked = self.silent_secs, time.monotonic()
         if self._asked is not None and self._asked.done():
             if self._asked.code() == grpc.StatusCode.OK:
-                self._heard = time.monotonic()
+                self._silent_secs = 0.0
             self._asked = None
         if self._asked is None and self.silent_secs >= ASK_SECS:
             self._asked = self._ask.future(health_pb2.HealthCheckRequest())

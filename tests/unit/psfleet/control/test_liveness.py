@@ -1,0 +1,61 @@
+"""How long a peer that is called counts as silent."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+
+from psfleet.control import liveness
+from psfleet.errors import NoAnswerError
+
+
+class Peer:
+    """The channel to a peer, and the request that it has not answered yet."""
+
+    def __init__(self) -> None:
+        self.num_asked = 0
+        self.is_answered = False
+
+    def unary_unary(self, *_: Any, **__: Any) -> Any:
+        """Of a channel of gRPC."""
+        return SimpleNamespace(future=self._ask)
+
+    unary_stream = unary_unary
+
+    def _ask(self, request: Any) -> Any:
+        self.num_asked += 1
+        return SimpleNamespace(done=lambda: self.is_answered, code=lambda: grpc.StatusCode.OK)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The time, which a test moves."""
+    now = SimpleNamespace(secs=1000.0)
+    monkeypatch.setattr(liveness, "time", SimpleNamespace(monotonic=lambda: now.secs))
+    return now
+
+
+def test_a_peer_that_does_not_answer_is_given_up(clock: SimpleNamespace) -> None:
+    peer: Any = Peer()
+    watched = liveness.Liveness(peer, "the chief")
+    with pytest.raises(NoAnswerError, match="the chief does not answer, 30 s after"):
+        for _ in range(200):
+            clock.secs += 0.2
+            watched.check()
+    assert (peer.num_asked, clock.secs) == (1, pytest.approx(1030, abs=0.3))
+
+
+def test_a_caller_that_stood_still_finds_no_peer_silent(clock: SimpleNamespace) -> None:
+    peer: Any = Peer()
+    watched = liveness.Liveness(peer, "the chief")
+    for _ in range(3):
+        clock.secs += 40
+        watched.check()
+    assert watched.silent_secs == 3
+    peer.is_answered = True
+    clock.secs += 0.2
+    watched.check()
+    assert (peer.num_asked, watched.silent_secs) == (1, 0)
