@@ -29,6 +29,11 @@ class Evaluator:
         self._layout = layout
         self._opened: tuple[LocalStep, v1.Session] | None = None
 
+    @property
+    def has_data(self) -> bool:
+        """Whether the program has evaluation data."""
+        return self._front_end.evaluation is not None
+
     def evaluate(self, values: Mapping[str, np.ndarray]) -> dict[str, float]:
         """The program's metrics; empty without evaluation data.
 

@@ -66,12 +66,15 @@ class EvaluationRecorder:
         self.evaluations.begin(global_step, values)
 
     def begin_checkpoints(self) -> None:
-        """Begins to evaluate the checkpoints that are due.
+        """Begins to evaluate the checkpoints that are due; without evaluation data none is read.
 
         Raises: As `Evaluations.begin`.
         """
         for checkpoint in self._monitor.take_due():
-            self.evaluations.begin(checkpoint.step, partial(self._read, checkpoint), is_saved=True)
+            if self._evaluator is not None and self._evaluator.has_data:
+                self.evaluations.begin(checkpoint.step, partial(self._read, checkpoint), is_saved=True)
+            else:
+                self._monitor.skipped(checkpoint.step)
 
     def evaluate(
         self, global_step: int, values: Callable[[], Values], is_over: Callable[[], bool] = lambda: False
@@ -114,17 +117,17 @@ class EvaluationRecorder:
 
     def _evaluate(self, global_step: int, tensors: Values) -> None:
         """Evaluates and records; on the thread of the evaluations."""
-        if self._evaluator is None or not tensors:
-            return
+        own = self._generations.pop(global_step, self._generation)
         started = time.perf_counter()
-        metrics = self._evaluator.evaluate(tensors)
+        metrics = self._evaluator.evaluate(tensors) if self._evaluator is not None and tensors else {}
         if not metrics:
+            self._monitor.skipped(global_step)
             return
         self.metrics = self._evaluated = metrics
         secs = round(time.perf_counter() - started, 2)
         self._log(global_step, metrics, secs)
         self._summarize(global_step, metrics, tensors)
-        generation = self._monitor.generation_of(global_step, self._generations.pop(global_step, self._generation))
+        generation = self._monitor.generation_of(global_step, own)
         self._monitor.evaluated(
             Evaluation(time=time.time(), step=global_step, generation=generation, secs=secs, metrics=metrics)
         )

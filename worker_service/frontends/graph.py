@@ -73,7 +73,7 @@ class GraphFrontEnd:
         self.frozen = tuple(spec for spec, variable in others.items() if is_constant(variable))
         self.state = tuple(sorted((spec for spec in others if spec not in self.frozen), key=state_order))
         self.tables: Tables = ()
-        self._evaluation = evaluation_batches(program, job, self._batch_spec) if index == 0 else None
+        self.evaluation = evaluation_batches(program, job, self._batch_spec) if index == 0 else None
 
     def of_worker(self, index: int) -> GraphFrontEnd:
         """See `FrontEnd`."""
@@ -141,9 +141,9 @@ class GraphFrontEnd:
     ) -> dict[str, float]:
         """See `FrontEnd`: the mean loss of an example, by `run_losses`: `loss`, or `NAME_loss` of each of several."""
         del values
-        if self._evaluation is None:
+        if self.evaluation is None:
             return {}
-        return mean_losses(self._evaluation, self._job, list(self._program.named_losses), run_losses)
+        return mean_losses(self.evaluation, self._job, list(self._program.named_losses), run_losses)
 
     def training_metrics(self, values: Mapping[str, np.ndarray]) -> dict[str, float]:
         """See `FrontEnd`: a graph program has none."""

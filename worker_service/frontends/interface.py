@@ -88,6 +88,7 @@ class FrontEnd(Protocol):
         tables: Lookup tables that the step reads, in the order in which it reads them first, and constants of layers.
         losses: As in `FlatLayout`.
         embeddings: Embedding tables, in the order of the job's `tables`.
+        evaluation: The batches of the evaluation data; None: the program has none, or the worker is not worker 0.
     """
 
     parameters: tuple[TensorSpec, ...]
@@ -96,6 +97,7 @@ class FrontEnd(Protocol):
     tables: Tables
     losses: Losses
     embeddings: tuple[EmbeddingSpec, ...]
+    evaluation: tf.data.Dataset | None
 
     def of_worker(self, index: int) -> FrontEnd:
         """The front end of the same program for another worker; only its `build` is used."""

@@ -85,7 +85,7 @@ class KerasFrontEnd:
         self._state = sorted(changed + self._measured, key=lambda variable: state_order(self._specs[id(variable)]))
         self._random = RandomState(self._state, draws, index)
         self._step: Any = None
-        self._evaluation = evaluation_batches(program, job, self._batch_spec) if index == 0 else None
+        self.evaluation = evaluation_batches(program, job, self._batch_spec) if index == 0 else None
         self.parameters = tuple(self._specs[id(variable)] for variable in self._trained)
         self.state = tuple(self._specs[id(variable)] for variable in self._state)
         self.frozen = tuple(self._specs[id(variable)] for variable in self._frozen)
@@ -145,13 +145,13 @@ class KerasFrontEnd:
     ) -> dict[str, float]:
         """See `FrontEnd`: Keras' own `evaluate`, in this process; `run_losses` is not called."""
         del run_losses
-        if self._evaluation is None:
+        if self.evaluation is None:
             return {}
         with eager_mode():
             for spec, variable in self._model_variables(self._trained + self._state + self._frozen):
                 variable.assign(values[spec.name])
             with self._tables.evaluating(values):
-                return evaluate(self._model, self._evaluation, self._job)
+                return evaluate(self._model, self.evaluation, self._job)
 
     def training_metrics(self, values: Mapping[str, np.ndarray]) -> dict[str, float]:
         """See `FrontEnd`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.checkpoint_samples import random_values, save
+from support.chief_samples import sample_job
 from support.monitored_run import Run, job
 
 from psfleet.errors import BadJobError
@@ -52,7 +54,7 @@ def test_the_evaluated_weights_are_those_of_the_checkpoint(tmp_path: Path) -> No
         return {"accuracy": 0.5}
 
     run = Run(tmp_path)
-    run.recorder._evaluation._evaluator = SimpleNamespace(evaluate=evaluate)
+    run.recorder._evaluation._evaluator = SimpleNamespace(evaluate=evaluate, has_data=True)
     run.recorder.start(0)
     run.commit(20)
     session: Any = SimpleNamespace(summaries=lambda batch: None, gradient_norm=lambda: None, measure_norm=bool)
@@ -67,7 +69,8 @@ def test_the_evaluated_weights_are_those_of_the_checkpoint(tmp_path: Path) -> No
 
 def test_a_checkpoint_that_cannot_be_read_does_not_end_training(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    run.recorder._evaluation._evaluator = SimpleNamespace(evaluate=lambda values: pytest.fail("evaluated"))
+    evaluate = partial(pytest.fail, "evaluated")
+    run.recorder._evaluation._evaluator = SimpleNamespace(evaluate=evaluate, has_data=True)
     run.recorder.start(0)
     run.commit(20)
     next((tmp_path / "checkpoints").glob("*20-g1/*.safetensors")).unlink()
@@ -111,6 +114,27 @@ def test_a_chief_that_begins_no_evaluations_does_not_keep_all_checkpoints(
     assert run.folders() == [60, 80]
     assert [event.kind for event in run.events.all()] == ["evaluation_skipped"]
     assert [checkpoint.step for checkpoint in run.monitor.take_due()] == [60, 80]
+
+
+@pytest.mark.parametrize("has_data", [False, True])
+def test_a_program_without_metrics_does_not_keep_all_checkpoints(tmp_path: Path, has_data: bool) -> None:
+    """With embedding tables each evaluation is one of a checkpoint, also of a program that has no `evaluate`."""
+
+    def evaluate(values: Mapping[str, np.ndarray]) -> dict[str, float]:
+        assert has_data, "a checkpoint is read in vain"
+        return {}
+
+    tables = {"user": {"rows": 100}}
+    run = Run(tmp_path, sample_job(tables=tables, evaluate={"every_steps": 20}, checkpoint={"keep": 1}))
+    run.recorder._evaluation._evaluator = SimpleNamespace(evaluate=evaluate, has_data=has_data)
+    run.recorder.start(0)
+    for step in (20, 40, 60):
+        run.commit(step)
+        run.recorder._evaluation.begin_checkpoints()
+        assert run.recorder.finish_evaluation(lambda: False)
+        assert run.monitor.protected() == set()
+    run.commit(70)
+    assert run.folders() == [70]
 
 
 def test_the_metrics_of_a_step_that_was_trained_again_are_those_of_its_newest_checkpoint(tmp_path: Path) -> None:
