@@ -1,4 +1,4 @@
-"""TensorFlow's errors in an evaluation, as errors of the program."""
+"""What can fail in an evaluation, as errors of the program."""
 
 from __future__ import annotations
 
@@ -31,3 +31,16 @@ def evaluating(job: Job, what: str = _WHAT) -> Iterator[None]:
         raise failure(job, what, original if isinstance(original, tf.errors.OpError) else error) from error
     except (Exception, SystemExit) as error:
         raise failure(job, what, error) from error
+
+
+def require_examples(job: Job, has_any: bool) -> None:
+    """Refuses an evaluation without examples; when it was built, the front end has read the first one.
+
+    Raises:
+        ProgramError: `has_any` is false.
+    """
+    if not has_any:
+        raise ProgramError(
+            f"program {job.program!r}: the evaluation data are empty when they are read again, expected examples in "
+            "each evaluation"
+        )

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from psfleet.job.job import Job
-from worker_service.frontends.evaluation_errors import evaluating
+from worker_service.frontends.evaluation_errors import evaluating, require_examples
 from worker_service.input_pipeline import read
 
 
@@ -23,7 +23,7 @@ def mean_losses(
         run: Returns the mean losses of a batch.
 
     Raises:
-        ProgramError: Reading the data, or the program, failed.
+        ProgramError: Reading the data, or the program, failed, or the data are empty.
     """
     metrics = [f"{name}_loss" if name else "loss" for name in names]
     totals, num_examples = np.zeros(len(metrics)), 0
@@ -33,4 +33,5 @@ def mean_losses(
                 losses = run(batch)
             totals += np.multiply(losses, len(batch[0]))
             num_examples += len(batch[0])
+    require_examples(job, num_examples > 0)
     return dict(zip(metrics, (totals / num_examples).tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""An evaluation that TensorFlow ends with an error fails as the program's, and says why in one line."""
+"""An evaluation that TensorFlow ends with an error, or without examples, fails as the program's, with the reason."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.programs import table_program
 from support.programs.table_program import NAME
 
 from psfleet.errors import ProgramError
-from psfleet.job.job import parse_job
+from psfleet.job.job import Job, parse_job
 from psfleet.job.program import GraphProgram, KerasProgram
 from worker_service.evaluation import Evaluator
 from worker_service.frontends import front_end, planned
@@ -20,10 +20,14 @@ from worker_service.frontends import front_end, planned
 ROWS = 100
 
 
+def sample_job(**sections: Any) -> Job:
+    fields = {"name": "a", "program": "p:b", "optimizer": {"name": "sgd", "learning_rate": 0.1}}
+    return parse_job({**fields, "train": {"steps": 10, "batch_size": 8}, **sections})
+
+
 def failure(program: KerasProgram | GraphProgram, **sections: Any) -> str:
     """The message with which the evaluation of its initial values ends."""
-    fields = {"name": "a", "program": "p:b", "optimizer": {"name": "sgd", "learning_rate": 0.1}}
-    job = parse_job({**fields, "train": {"steps": 10, "batch_size": 8}, **sections})
+    job = sample_job(**sections)
     front = front_end(program, job, 1, 0)
     with pytest.raises(ProgramError) as raised:
         Evaluator(front, planned(front, job), job.device).evaluate(front.initial_values())
@@ -52,3 +56,20 @@ def test_the_reason_of_another_error_is_named() -> None:
     found = failure(replace(table_program.build(ROWS, "graph"), loss=loss, evaluate=evaluate))
     expected = "assertion failed: [nine is too much]"
     assert found == f"program 'p:b': evaluating the model raised InvalidArgumentError: {expected}"
+
+
+@pytest.mark.parametrize(("kind", "key"), [("keras", "user"), ("graph", NAME)])
+def test_data_that_are_empty_in_a_later_evaluation_are_refused(kind: str, key: str) -> None:
+    """As those of a generator that is made once."""
+    rows = iter([([1, 2, 3], [0.0])] * 20)
+    signature = (tf.TensorSpec([3], tf.int64), tf.TensorSpec([1], tf.float32))
+
+    def evaluate() -> tf.data.Dataset:
+        return tf.data.Dataset.from_generator(lambda: rows, output_signature=signature)
+
+    job = sample_job(tables={key: {"rows": ROWS}})
+    front = front_end(replace(table_program.build(ROWS, kind), evaluate=evaluate), job, 1, 0)
+    evaluator, values = Evaluator(front, planned(front, job), job.device), front.initial_values()
+    assert "loss" in evaluator.evaluate(values)
+    with pytest.raises(ProgramError, match=r"^program 'p:b': the evaluation data are empty when they are read again"):
+        evaluator.evaluate(values)
