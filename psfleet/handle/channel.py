@@ -41,6 +41,7 @@ class Call:
         caller: Identifies handle and call; the same in each attempt.
         timeout_secs: Deadline of an attempt; None: none.
         start: Identifies the start of the run that the first attempt was made to; None: there was no attempt yet.
+        goes_on: Called again and again during the call; ends it by an error.
     """
 
     method: str
@@ -49,6 +50,7 @@ class Call:
     caller: pb.RunCall
     timeout_secs: float | None = None
     start: object = None
+    goes_on: Callable[[], None] = lambda: None
 
     def bind(self, start: object) -> None:
         """Binds the call to a start of the run, so that no later attempt reaches another start.
@@ -149,11 +151,17 @@ class RunChannel(ABC):
         except PsfleetError:
             return None
 
-    def call(self, method: str, request: Request, consume: Consume | None = None) -> Any:
+    def call(
+        self,
+        method: str,
+        request: Request,
+        consume: Consume | None = None,
+        goes_on: Callable[[], None] = lambda: None,
+    ) -> Any:
         """Calls the chief, again whenever it is lost, until it answers or the run ends.
 
         Args:
-            method, request, consume: See `Call`.
+            method, request, consume, goes_on: See `Call`.
 
         Raises:
             UsageError: The run is not live, or the chief refuses the call; nothing has changed.
@@ -161,10 +169,11 @@ class RunChannel(ABC):
             LostPeerError: The run has ended during the call.
         """
         self._require_live()
-        call, silence = Call(method, request, consume, self._caller()), Silence()
+        call, silence = Call(method, request, consume, self._caller(), goes_on=goes_on), Silence()
 
         def attempt() -> list[Any]:
             try:
+                goes_on()
                 return [self._attempt(call)]
             except AnotherRunError as error:
                 raise LostPeerError(

@@ -167,7 +167,7 @@ class ContainerChannel(RunChannel):
         client = RelayClient(
             lambda: self._platform.running(chief, words), f"the chief (worker 0) in {self._platform.noun} {chief.name}"
         )
-        return client.call(call.method, call.made, self._check, call.timeout_secs, call.consume)
+        return client.call(call.method, call.made, lambda: self._check(call), call.timeout_secs, call.consume)
 
     def _watch(self, chief: Member) -> FleetWatcher:
         """The watcher of the fleet of a chief."""
@@ -176,7 +176,8 @@ class ContainerChannel(RunChannel):
         self._watcher = watcher
         return watcher
 
-    def _check(self) -> None:
+    def _check(self, call: Call) -> None:
+        call.goes_on()
         if self.has_ended():
             raise LostPeerError(f"{self.where} has ended")
 

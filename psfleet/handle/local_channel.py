@@ -11,12 +11,16 @@ from typing import Any
 from psfleet.control.credentials import read_identity
 from psfleet.control.run_client import RunClient
 from psfleet.errors import LostPeerError, UsageError
-from psfleet.handle.channel import Call, End, RunChannel
+from psfleet.handle.channel import AGAIN_SECS, Call, End, RunChannel
 from psfleet.launch.runs import log_entries, newest_entry
 from psfleet.platforms.local.control_file import ControlFile
+from psfleet.polling import wait_until
 from psfleet.report.attempts import earlier_report
 from psfleet.report.schema import Report
 from psfleet.run_folder import is_locked
+
+START_SECS = 60.0
+"""For which `stop` waits for a launcher, which may have to delete the checkpoints of an earlier run first."""
 
 
 class LocalChannel(RunChannel):
@@ -44,12 +48,19 @@ class LocalChannel(RunChannel):
         return None if step is None else int(step)
 
     def stop(self) -> None:
-        """See `RunChannel`. The launcher passes its signal on to the chief, and bounds what the stop may take."""
-        found = ControlFile.read(self.folder)
-        if found is None or not self.is_live():
-            raise UsageError(f"{self.where}: {self._ended()}; expected a run that trains")
-        with suppress(ProcessLookupError):
-            os.kill(found.launcher, signal.SIGTERM)
+        """See `RunChannel`. The launcher passes its signal on to the chief, and bounds what the stop may take.
+
+        A launcher that has not started its processes yet is awaited.
+        """
+
+        def launched() -> ControlFile | None:
+            self._require_live()
+            return ControlFile.read(self.folder)
+
+        found = wait_until(launched, START_SECS, f"the launcher of {self.where} to start the run", poll_secs=AGAIN_SECS)
+        if found is not None:
+            with suppress(ProcessLookupError):
+                os.kill(found.launcher, signal.SIGTERM)
 
     def report(self) -> Report:
         """See `RunChannel`."""
@@ -73,11 +84,14 @@ class LocalChannel(RunChannel):
         identity = read_identity(Path(found.tls) if found.tls else None, "client")
         client = RunClient(found.chief, identity=identity)
         try:
-            return client.call(call.method, call.made, lambda: self._check(found), call.timeout_secs, call.consume)
+            return client.call(
+                call.method, call.made, lambda: self._check(found, call), call.timeout_secs, call.consume
+            )
         finally:
             client.close()
 
-    def _check(self, found: ControlFile) -> None:
+    def _check(self, found: ControlFile, call: Call) -> None:
         """Raises `LostPeerError` if the run has ended, or another one has the folder."""
+        call.goes_on()
         if not self.is_live() or ControlFile.read(self.folder) != found:
             raise LostPeerError(f"run {found.run} has ended")

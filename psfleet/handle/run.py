@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -15,13 +14,12 @@ from psfleet.control import run_control_pb2 as pb
 from psfleet.control.tensor_stream import receiving, sending
 from psfleet.errors import NoAnswerError
 from psfleet.handle.arguments import whole
-from psfleet.handle.channel import RunChannel
+from psfleet.handle.calls import Calls, require_program
+from psfleet.handle.channel import Consume, Request, RunChannel
 from psfleet.handle.weights import Weights
 from psfleet.polling import wait_until
 from psfleet.report.schema import Report
 from psfleet.tensor_checks import arrays
-
-T = TypeVar("T")
 
 POLL_SECS = 0.1
 
@@ -29,7 +27,8 @@ POLL_SECS = 0.1
 class Run:
     """A handle on a run, live or ended. It holds no connection: any number of handles on one run are independent.
 
-    A run executes one call at a time. A call of another handle meanwhile raises `UsageError` and changes nothing.
+    A run executes one call at a time. A call of this handle waits for those before it; a call of another handle
+    meanwhile raises `UsageError` and changes nothing.
 
     Attributes:
         weights: Those of the model.
@@ -37,9 +36,8 @@ class Run:
 
     def __init__(self, channel: RunChannel) -> None:
         self._channel = channel
-        self.weights = Weights(channel)
-        self._lock = threading.Lock()
-        self._calls: ThreadPoolExecutor | None = None
+        self._calls = Calls()
+        self.weights = Weights(self._call)
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r}: {self.status} at step {self.step})"
@@ -115,7 +113,7 @@ class Run:
             UsageError: The run is not live, or another call is in progress.
             LostPeerError: The run has ended before the checkpoint was written.
         """
-        return Path(self._channel.call("Save", lambda caller: caller).folder)
+        return Path(self._call("Save", lambda caller: caller).folder)
 
     def train(self, steps: int) -> Future[int]:
         """Has a run that was started with `paused=True` train some more steps, after which it is held again.
@@ -129,21 +127,26 @@ class Run:
 
         Returns:
             The step at which the run is held then. Its errors are those of `save`, and `UsageError` for a run that is
-            not held.
+            not held. A program that ends without waiting for it does not stop the run, which makes the steps.
         """
 
         def train() -> int:
             number = whole(steps, "train", "steps")
-            return int(self._channel.call("Train", lambda caller: pb.TrainRequest(caller=caller, steps=number)).step)
+            request: Request = lambda caller: pb.TrainRequest(caller=caller, steps=number)  # noqa: E731
+            return int(self._channel.call("Train", request, goes_on=require_program).step)
 
-        return self._later(train)
+        return self._calls.later(train)
 
     def evaluate(self) -> Future[dict[str, float]]:
         """The metrics of the weights of a run that is held, on the program's evaluation data, by name.
 
         They are recorded as those of any evaluation. The errors are those of `train`.
         """
-        return self._later(lambda: dict(self._channel.call("Evaluate", lambda caller: caller).metrics))
+
+        def evaluate() -> dict[str, float]:
+            return dict(self._channel.call("Evaluate", lambda caller: caller, goes_on=require_program).metrics)
+
+        return self._calls.later(evaluate)
 
     def gradient(
         self, weights: Mapping[str, np.ndarray] | np.ndarray | None = None, batches: int = 1
@@ -156,7 +159,7 @@ class Run:
         Args:
             weights: Trained tensors by name, or all as the vector of `Weights.get_flat`; those that are not given stay
                 as they are now.
-            batches: Of each worker.
+            batches: Of each worker; 1 with `input.sharding: dynamic`.
 
         Returns:
             The loss and, for each trained tensor, its gradient in float32: the means over all these batches.
@@ -175,14 +178,12 @@ class Run:
             head, gradient = receiving(answers, lambda specs: None)
             return head.loss, gradient
 
-        found = self._channel.call("Gradient", lambda caller: sending(caller, named, batches=number), received)
+        found = self._call("Gradient", lambda caller: sending(caller, named, batches=number), received)
         return cast("tuple[float, dict[str, np.ndarray]]", found)
 
-    def _later(self, call: Callable[[], T]) -> Future[T]:
-        """Makes a call on another thread, once the earlier calls of this handle are done."""
-        with self._lock:
-            self._calls = self._calls or ThreadPoolExecutor(1, "psfleet-call")
-            return self._calls.submit(call)
+    def _call(self, method: str, request: Request, consume: Consume | None = None) -> Any:
+        """Makes a call once the earlier calls of this handle are done; see `RunChannel.call`."""
+        return self._calls.now(lambda: self._channel.call(method, request, consume))
 
     def stop(self) -> None:
         """Asks the run to save a checkpoint and to end, as Ctrl-C does; `wait` waits for that.

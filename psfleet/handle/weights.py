@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
 from psfleet.control import run_control_pb2 as pb
 from psfleet.control.tensor_stream import receiving, sending, spec_of
 from psfleet.errors import UsageError
-from psfleet.handle.channel import RunChannel
 from psfleet.layout import TensorSpec
 from psfleet.tensor_checks import arrays, check_finite, check_specs
 from psfleet.tensor_checks import vector as as_vector
@@ -23,8 +22,8 @@ class Weights:
     The vector of `get_flat` and `set_flat` has the trained ones alone, in the order of `trained`, without gaps.
     """
 
-    def __init__(self, channel: RunChannel) -> None:
-        self._channel = channel
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
 
     @property
     def names(self) -> list[str]:
@@ -43,7 +42,7 @@ class Weights:
 
         Raises: As `Run.save`.
         """
-        received = self._channel.call(
+        received = self._call(
             "GetWeights", lambda caller: caller, lambda answers: receiving(answers, lambda specs: None)[1]
         )
         return cast("dict[str, np.ndarray]", received)
@@ -68,7 +67,7 @@ class Weights:
         changes = self._describe().changes
         check_specs(self._specs, {name: _spec(name, each) for name, each in given.items()})
         check_finite(given, self._specs)
-        self._channel.call("SetWeights", lambda caller: sending(caller, given, changes=changes))
+        self._call("SetWeights", lambda caller: sending(caller, given, changes=changes))
 
     def get_flat(self) -> np.ndarray:
         """The trained tensors as one vector: float32 `[number of trained weights]`."""
@@ -109,7 +108,7 @@ class Weights:
 
     def _describe(self) -> pb.TensorMessage:
         """The tensors, and how often they were replaced up to now."""
-        return cast("pb.TensorMessage", self._channel.call("DescribeWeights", lambda caller: caller))
+        return cast("pb.TensorMessage", self._call("DescribeWeights", lambda caller: caller))
 
 
 def flat(specs: Sequence[TensorSpec], tensors: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -107,6 +107,19 @@ def test_a_caller_of_another_version_is_refused(tmp_path: Path, monkeypatch: pyt
             psfleet.attach(chief.out).save()
 
 
+def test_a_run_whose_launcher_has_started_no_process_yet_can_be_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signalled: list[int] = []
+    monkeypatch.setattr("psfleet.handle.local_channel.os.kill", lambda pid, number: signalled.append(pid))
+    with claimed(tmp_path, sample_job(), fresh=False):
+        stopping = threading.Thread(target=psfleet.attach(tmp_path).stop)
+        stopping.start()
+        ControlFile("the-run", 12345, "127.0.0.1:1").write(tmp_path)
+        stopping.join(CALL_SECS)
+        assert signalled == [12345]
+
+
 def test_a_run_that_has_ended_takes_no_calls(tmp_path: Path) -> None:
     with live(tmp_path) as chief:
         DONE.model_copy(update={"run": RUN}).write(chief.out)
