@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from importlib.util import find_spec
@@ -62,6 +63,9 @@ def serve(
     namespace: Namespace = None,
 ) -> None:
     """Serve models by the Open Inference Protocol over REST and gRPC; newer checkpoints of the runs replace them."""
+    for option, secs in (("--timeout-secs", timeout_secs), ("--linger-secs", linger_secs)):
+        if not math.isfinite(secs):
+            raise UsageError(f"{option} {secs}: expected a number of seconds")
     if name is not None and not NAME.fullmatch(name):
         raise UsageError(f"--name {name!r}: expected letters, digits, dots, dashes and underscores, a letter first")
     options = FrontOptions(

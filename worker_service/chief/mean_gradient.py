@@ -62,6 +62,9 @@ class MeanGradient:
             raise UsageError("`gradient` is for a program with one loss, and this one has several")
         if request.batches < 1:
             raise UsageError(f"gradient(batches={request.batches}): expected at least 1")
+        if request.batches > 1 and self._context.job.input.is_dynamic:
+            # A worker keeps the batch that it has asked for, and no more.
+            raise UsageError(f"gradient(batches={request.batches}): expected 1 with input.sharding dynamic")
         limit, deadline = self._context.job.deadlines.stall_secs, float("inf")
         while True:
             self._operations.check_active(is_active)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import time
@@ -27,6 +28,8 @@ CLOSED = re.compile(r".* is (already )?closed|Enqueue operation was cancelled")
 """TensorFlow's messages about a queue that is closed, also while a call waits for room in it."""
 OTHER = re.compile(r"Shared queue|Expected \w*Queue\w*, found \w*Queue")
 """TensorFlow's messages about a queue of the same name with other properties, or of another kind."""
+MAX_MS = 2**62
+"""Longest timeout of a call: without an end for all that matters."""
 
 Element = Any
 """A NumPy value if the queue's elements have one component, else a tuple of them."""
@@ -198,7 +201,9 @@ class Queue:
     def _run(self, calls: QueueCalls, fetch: Any, feeds: dict[Any, Any], timeout_secs: float | None, what: str) -> Any:
         """Runs an operation of the queue's task; raises what the class says."""
         secs = self._default_secs if timeout_secs is None else timeout_secs
-        options = v1.RunOptions(timeout_in_ms=max(1, int(secs * 1000)))
+        if math.isnan(secs):
+            raise UsageError(f"{what} {self}: timeout_secs is nan, expected a number of seconds")
+        options = v1.RunOptions(timeout_in_ms=max(1, int(min(secs * 1000, MAX_MS))))
         try:
             return repeat_refused(calls.session.run)(fetch, feeds, options=options)
         except tf.errors.DeadlineExceededError as error:

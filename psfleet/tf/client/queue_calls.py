@@ -86,8 +86,8 @@ class QueueCalls:
                 feeds[placeholder] = np.asarray(value, dtype.as_numpy_dtype)
             except (ValueError, TypeError, OverflowError) as error:
                 raise UsageError(f"{what} is {_shortened(value)}, {expected}") from error
-            if not np.can_cast(found.dtype, dtype.as_numpy_dtype, "same_kind") and found.dtype.kind not in "OUS":
-                raise UsageError(f"{what} is {found.dtype.name} {_text(found.shape)}, {expected}")
+            if problem := _problem(found, feeds[placeholder]):
+                raise UsageError(f"{what} {problem}, {expected}")
             if not shape.is_compatible_with(found.shape):
                 raise UsageError(f"{what} has shape {_text(found.shape)}, {expected}")
         return feeds
@@ -99,6 +99,24 @@ class QueueCalls:
             found = counted(len(values), "value") if isinstance(values, list | tuple) else _shortened(values)
             raise UsageError(f"queue {self._kind.name!r}: {found}, expected {len(self._one)} components")
         return values
+
+
+def _problem(found: np.ndarray, converted: np.ndarray) -> str:
+    """What is wrong with a value that was converted to the type of a component; empty: nothing.
+
+    Args:
+        converted: Of type object for a component of strings.
+    """
+    if converted.dtype.kind == "O":
+        others = [each for each in found.reshape(-1).tolist() if not isinstance(each, str | bytes)]
+        return f"has {_shortened(others[0])}" if others else ""
+    if found.dtype.kind in "OUS":
+        return ""
+    if not np.can_cast(found.dtype, converted.dtype, "same_kind"):
+        return f"is {found.dtype.name} {_text(found.shape)}"
+    if found.dtype.kind in "iu" and converted.dtype.kind in "iu" and (unequal := found[found != converted]).size:
+        return f"has {unequal[0]}"
+    return ""
 
 
 def _text(shape: Sequence[int | None]) -> str:

@@ -25,6 +25,8 @@ from support.exported_run import trained
         (["--namespace", "n"], "--namespace n: expected only with --on kubernetes"),
         (["--members", "both"], "--members both: expected one of between_graph, in_graph"),
         (["--name", "../net"], "--name '../net': expected letters"),
+        (["--timeout-secs", "inf"], "--timeout-secs inf: expected a number of seconds\n"),
+        (["--linger-secs", "inf"], "--linger-secs inf: expected a number of seconds\n"),
         (["--top", "2"], "--top 2: . is no study"),
         (["--step", "9"], "has no checkpoint of that step"),
         (["--rest-port", "8001"], "--rest-port and --grpc-port are both 8001, expected different ports"),

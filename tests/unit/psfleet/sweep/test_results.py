@@ -92,7 +92,7 @@ def test_the_best_job_of_a_study_can_be_that_of_another_study(tmp_path: Path) ->
     assert load_job(second / results.BEST).rule.learning_rate == 0.25
     program = (second / "best_program.py").read_text()
     assert "from models.digits import build" in program
-    assert str(tmp_path) in program and str(first) not in program, "it would import itself"
+    assert str(first) not in program, "it would import itself"
 
 
 def test_the_lowest_value_is_the_best_of_a_study_that_minimizes(tmp_path: Path) -> None:

@@ -88,6 +88,14 @@ def test_a_program_with_several_losses_has_no_single_gradient() -> None:
         MeanGradient(operations, holding).mean(request, {}, lambda: True)
 
 
+def test_workers_that_share_their_batches_have_no_second_one_ready() -> None:
+    job = sample_job(input={"from": "loaders", "sharding": "dynamic"})
+    operations: Any = SimpleNamespace(context=SimpleNamespace(job=job))
+    holding: Any = SimpleNamespace(record=object())
+    with pytest.raises(UsageError, match=r"gradient\(batches=2\): expected 1 with input.sharding dynamic"):
+        MeanGradient(operations, holding).mean(pb.TensorMessage(batches=2), {}, lambda: True)
+
+
 class Clock:
     """Time that passes only as a test says."""
 

@@ -208,6 +208,7 @@ def test_values_that_are_no_element_are_refused_in_one_line(fleet: Fleet, name: 
         (([1.0], 1), r"^queue 'pairs': component 0 has shape \[1\], expected float32 \[2\]$"),
         (([1.0, 2.0], "a"), r"component 1 is 'a', expected int64 \[\]$"),
         (([1.0, 2.0], 1.5), r"component 1 is float64 \[\], expected int64 \[\]$"),
+        (([1.0, 2.0], np.array(2**63, np.uint64)), r"component 1 has 9223372036854775808, expected int64 \[\]$"),
         (([1.0, [2.0]], 1), r"component 0 is \[1\.0, \[2\.0\]\], expected float32 \[2\]$"),
     ):
         with pytest.raises(UsageError, match=message):
@@ -219,6 +220,22 @@ def test_values_that_are_no_element_are_refused_in_one_line(fleet: Fleet, name: 
     with pytest.raises(UsageError, match=r"component 1 of the elements has shape \[\], expected int64 \[any\]$"):
         queue.enqueue_many((np.zeros([2, 2]), 1))
     assert queue.size() == 0
+
+
+def test_what_a_type_cannot_hold_is_refused(fleet: Fleet, name: str) -> None:
+    with fleet.container(name):
+        texts, small = fleet.queue("texts", [tf.string], [[]]), fleet.queue("small", [tf.int32], [[]])
+    for values in (["a", None], np.array(["a", float("nan")], object), [1, 2]):
+        with pytest.raises(UsageError, match=r"^queue 'texts': component 0 of the elements has (None|nan|1), expected"):
+            texts.enqueue_many(values)
+    for value in (2**40, np.array(2**40), -(2**31) - 1):
+        with pytest.raises(UsageError, match=rf"^queue 'small': component 0 (has|is) {value}, expected int32 \[\]$"):
+            small.enqueue(value)
+    with pytest.raises(UsageError, match="timeout_secs is nan, expected a number of seconds"):
+        texts.dequeue(float("nan"))
+    texts.enqueue_many(["a", b"b"])
+    small.enqueue(np.int64(5))
+    assert [texts.dequeue(float("inf")), texts.dequeue(), small.dequeue()] == [b"a", b"b", 5]
 
 
 def test_a_queue_is_part_of_graphs_and_serves_queue_runners(fleet: Fleet, name: str) -> None:
