@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from psfleet.job.sections import Device
+from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.tf.server import session_config
 from worker_service.frontends.interface import FrontEnd
@@ -23,8 +23,8 @@ class Evaluator:
     A graph program's loss needs a graph: it is built at the first use.
     """
 
-    def __init__(self, front_end: FrontEnd, layout: Layout, device: Device) -> None:
-        self._device = device
+    def __init__(self, front_end: FrontEnd, layout: Layout, job: Job) -> None:
+        self._job = job
         self._front_end = front_end
         self._layout = layout
         self._opened: tuple[LocalStep, v1.Session] | None = None
@@ -34,11 +34,12 @@ class Evaluator:
         """Whether the program has evaluation data."""
         return self._front_end.evaluation is not None
 
-    def evaluate(self, values: Mapping[str, np.ndarray]) -> dict[str, float]:
+    def evaluate(self, values: Mapping[str, np.ndarray], global_step: int) -> dict[str, float]:
         """The program's metrics; empty without evaluation data.
 
         Args:
             values: Every named tensor of the model.
+            global_step: Of the values.
 
         Raises:
             ProgramError: The program failed.
@@ -49,10 +50,12 @@ class Evaluator:
             step, session = self._opened = self._opened or self._open()
             return step, session, step.feeds(values)
 
+        number = self._job.batch_number(global_step) * self._job.train.accumulate
+
         def run_losses(batch: Sequence[np.ndarray]) -> list[float]:
             step, session, feeds = prepared()
             losses = [training.loss for training in step.training.each]
-            return [float(loss) for loss in session.run(losses, feeds | step.batch(batch))]
+            return [float(loss) for loss in session.run(losses, feeds | step.batch(batch, number))]
 
         return self._front_end.evaluate(values, run_losses)
 
@@ -62,7 +65,7 @@ class Evaluator:
 
     def _open(self) -> tuple[LocalStep, v1.Session]:
         step = LocalStep(self._front_end, self._layout, with_gradients=False)
-        session = v1.Session(graph=step.graph, config=session_config(self._device))
+        session = v1.Session(graph=step.graph, config=session_config(self._job.device))
         session.run(step.initializer)
         return step, session
 

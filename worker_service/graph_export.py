@@ -65,7 +65,8 @@ def write(checkpoint: Checkpoint, program: GraphProgram, job: Job, folder: Path,
 def _dense(checkpoint: Checkpoint) -> Weights:
     """Every named tensor, and whole tables: a server has no rows of a ps."""
     tables = {each.name: dense_table(each, table_ranges(checkpoint, each)) for each in checkpoint.layout.embeddings}
-    return Weights(checkpoint.step, read_tensors(checkpoint) | tables, f"checkpoint {checkpoint.folder}")
+    values, source = read_tensors(checkpoint) | tables, f"checkpoint {checkpoint.folder}"
+    return Weights(checkpoint.step, values, source, frozen=checkpoint.layout.frozen.specs)
 
 
 def _save(model: GraphModel, features: Any, folder: Path) -> dict[str, tf.Tensor]:

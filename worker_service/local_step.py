@@ -61,6 +61,6 @@ class LocalStep:
         """The arrays of a batch, by their placeholders.
 
         Args:
-            number: Of the microbatch, from which its random numbers follow.
+            number: Of the microbatch, from which random numbers and TensorFlow's global step follow.
         """
         return {**dict(zip(self.training.feeds, batch, strict=True)), self._number: np.int64(number)}

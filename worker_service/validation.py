@@ -64,7 +64,7 @@ def check(job: Job, folder: Path) -> str:
     has_sums = isinstance(program, GraphProgram) and program.loss_weight is None
     losses = _losses(front, job, layout, values, _first_batch(program, job), has_sums)
     with translate_errors():
-        metrics = Evaluator(front, layout, job.device).evaluate(values)
+        metrics = Evaluator(front, layout, job).evaluate(values, 0)
     require_metrics(job, metrics)
     number = sum(spec.size for spec in layout.parameters.specs)
     tensors = counted(len(layout.parameters.specs), "tensor")

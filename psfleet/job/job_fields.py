@@ -105,6 +105,13 @@ class JobFields(Section):
         """Whether checkpoints are evaluated, not the chief's copy: the best is kept, or it has no copy of all rows."""
         return self.checkpoint.best is not None or bool(self.tables)
 
+    def batch_number(self, global_step: int) -> int:
+        """The number of a worker's next batch, on parameters of a global step.
+
+        Without a quorum each worker counts its own batches; the number is that of one that is as fast as the others.
+        """
+        return global_step if self.update.has_quorum else global_step // self.fleet.replicas
+
     @property
     def push_examples(self) -> int:
         """Number of examples in what a worker pushes at once."""

@@ -80,6 +80,8 @@ class GraphProgram:
         loss: Maps a batch to a scalar floating-point tensor, using variables of `tf.compat.v1.get_variable`. The batch
             has the structure of the data set's examples, each component of shape `[batch, ...]`. It is called several
             times, each time in a new graph, and must not keep state between calls. None: the program has `losses`.
+            `tf.compat.v1.train.get_or_create_global_step()` is the global step of the parameters, here and in
+            `predict`; in modes async and ssp the number of the worker's batch, of which each worker has its share.
         losses: Several losses by name instead of `loss`: each a function like it, and the scope of the variables that
             its steps move, such as `generator/`. All are called in their order in one graph. The job file has
             `optimizers` and `train.alternate` for them.

@@ -73,7 +73,7 @@ def chief_components(
         "incarnation": context.incarnation,
     }
     events = Events(context.out, context.job, attempt.first_event, disk)
-    evaluator = Evaluator(front, context.layout, context.job.device)
+    evaluator = Evaluator(front, context.layout, context.job)
     storage = Storage(events, context.job.deadlines.stall_secs)
     callbacks = Callbacks(load_callbacks(context.job), events, run_info(settings, context.job), context.job.callbacks)
     holding = Holding(context.out, disk, context.job.update)

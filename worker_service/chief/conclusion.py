@@ -151,7 +151,7 @@ class _Conclusion:
         Raises:
             StoppedError: Another chief replaces this one, and reports.
         """
-        evaluator = Evaluator(front, layout, self._job.device)
+        evaluator = Evaluator(front, layout, self._job)
         callbacks = self._callbacks()
         callbacks.start(self._checkpoint.step)
         with self.storage.disk.reading(self._settings.out):

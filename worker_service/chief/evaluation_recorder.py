@@ -119,7 +119,7 @@ class EvaluationRecorder:
         """Evaluates and records; on the thread of the evaluations."""
         own = self._generations.pop(global_step, self._generation)
         started = time.perf_counter()
-        metrics = self._evaluator.evaluate(tensors) if self._evaluator is not None and tensors else {}
+        metrics = self._evaluator.evaluate(tensors, global_step) if self._evaluator is not None and tensors else {}
         if not metrics:
             self._monitor.skipped(global_step)
             return

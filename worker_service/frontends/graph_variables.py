@@ -53,15 +53,19 @@ class GivenVariables:
             tf.compat.v1.add_to_collection(Collections.REGULARIZATION_LOSSES, penalty)
 
 
-def own_variable(spec: TensorSpec) -> Any:
-    """A worker's variable for a tensor that is not trained.
+def own_variable(spec: TensorSpec, collections: Sequence[str] = ()) -> Any:
+    """This process's variable for a tensor that is not trained in its graph.
 
     TensorFlow's global step has another name here: `get_global_step` would look it up, find its handle and fail.
     """
     name = f"psfleet/{spec.name}" if spec.name == GLOBAL_STEP else spec.name
     return tf.compat.v1.Variable(
-        tf.zeros(spec.shape, spec.dtype), trainable=False, collections=[], name=name, use_resource=True
+        tf.zeros(spec.shape, spec.dtype), trainable=False, collections=collections, name=name, use_resource=True
     )
+
+
+def _is_step(spec: TensorSpec) -> bool:
+    return spec.name == GLOBAL_STEP and spec.shape == () and spec.dtype == "int64"
 
 
 def at_step_of(
@@ -72,11 +76,23 @@ def at_step_of(
     Args:
         number: int64 scalar, of the microbatch, of which a step has `accumulate`; None: the values stay.
     """
-    is_step = [spec.name == GLOBAL_STEP and spec.shape == () and spec.dtype == "int64" for spec in specs]
+    is_step = [_is_step(spec) for spec in specs]
     if number is None or not any(is_step):
         return list(values)
     step = number // accumulate
     return [value + step if here else value for here, value in zip(is_step, values, strict=True)]
+
+
+def values_at_step(
+    frozen: Sequence[TensorSpec], values: Mapping[str, np.ndarray], number: int
+) -> dict[str, np.ndarray]:
+    """Named tensors, with the number of a batch added to TensorFlow's global step; see `at_step_of`.
+
+    Args:
+        frozen: Specs of the frozen tensors: a global step that the program itself changes is not one of them.
+    """
+    steps = {spec.name: np.asarray(values[spec.name] + number, spec.dtype) for spec in frozen if _is_step(spec)}
+    return {**values, **steps}
 
 
 def spec_of(name: str, variable: Any) -> TensorSpec:

@@ -12,11 +12,12 @@ import tensorflow.compat.v1 as v1
 from psfleet.errors import BadJobError, UsageError
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram
-from psfleet.layout import EmbeddingSpec
+from psfleet.layout import EmbeddingSpec, TensorSpec
 from psfleet.tf.program_data import batches_explained
 from psfleet.tf.server import session_config
 from worker_service.frontends.evaluation_errors import evaluating
 from worker_service.frontends.graph_tables import TableVariable
+from worker_service.frontends.graph_variables import own_variable, values_at_step
 from worker_service.frontends.table_rows import SavedRows, TableUses
 from worker_service.predictions.names import Naming, checked_predictions
 from worker_service.predictions.weights import Weights
@@ -69,9 +70,10 @@ class GraphModel:
         """See `Predictor`."""
         shapes = {name: feed.shape.as_list() for name, (feed, _) in self._assignments.items()}
         weights.require(shapes, self._embeddings)
+        values = values_at_step(weights.frozen, weights.values, self._job.batch_number(weights.step))
         with evaluating(self._job, WHAT):
             for name, (feed, assignment) in self._assignments.items():
-                self.session.run(assignment, {feed: weights.values[name]})
+                self.session.run(assignment, {feed: values[name]})
         self._rows.use(weights.values)
 
     def predict(self, features: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
@@ -90,7 +92,8 @@ def _variables(values: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], Loaded
     named: dict[str, Any] = {}
     loaded: Loaded = {}
     for name, value in values.items():
-        named[name] = v1.Variable(tf.zeros(value.shape, value.dtype), trainable=False, name=name, use_resource=True)
+        spec = TensorSpec(name, value.shape, value.dtype.name)
+        named[name] = own_variable(spec, [v1.GraphKeys.GLOBAL_VARIABLES])
         feed = v1.placeholder(value.dtype, value.shape)
         loaded[name] = feed, named[name].assign(feed, read_value=False)
     return named, loaded

@@ -12,7 +12,7 @@ from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.model_tensors import require_shapes, require_tables
 from psfleet.checkpoint.tensors import read_values
 from psfleet.errors import NoCheckpointError
-from psfleet.layout import EmbeddingSpec
+from psfleet.layout import EmbeddingSpec, TensorSpec
 from psfleet.layout.embedding import IDS, ROWS
 
 
@@ -26,6 +26,7 @@ class Weights:
         source: Where they are from, for errors.
         embeddings: The tables.
         origin: See `origin_of`; empty: a trial.
+        frozen: Specs of the tensors that have their initial values; of a trial none.
     """
 
     step: int
@@ -33,6 +34,7 @@ class Weights:
     source: str
     embeddings: Sequence[EmbeddingSpec] = ()
     origin: str = ""
+    frozen: Sequence[TensorSpec] = ()
 
     @property
     def tensors(self) -> dict[str, np.ndarray]:
@@ -62,8 +64,9 @@ class Weights:
 
 def of_checkpoint(checkpoint: Checkpoint) -> Weights:
     """Those in a checkpoint; raises as `read_values`."""
-    values, source = read_values(checkpoint), f"checkpoint {checkpoint.folder}"
-    return Weights(checkpoint.step, values, source, checkpoint.layout.embeddings, origin_of(checkpoint))
+    values, source, layout = read_values(checkpoint), f"checkpoint {checkpoint.folder}", checkpoint.layout
+    origin, frozen = origin_of(checkpoint), layout.frozen.specs
+    return Weights(checkpoint.step, values, source, layout.embeddings, origin, frozen)
 
 
 def of_trial(file: str, step: int) -> Weights:

@@ -16,6 +16,7 @@ from worker_service.batches import Batches, BatchNumbers
 from worker_service.evaluation import Evaluator
 from worker_service.frontends import front_end, planned
 from worker_service.frontends.finite import checked_values
+from worker_service.frontends.graph_variables import values_at_step
 from worker_service.program_optimizer import resolved
 from worker_service.progress import TrainingProgress
 from worker_service.training_data import TrainingData
@@ -31,7 +32,7 @@ class Trained:
     """The result of a trial.
 
     Attributes:
-        values: Every tensor of the model that checkpoints hold, by name.
+        values: Every tensor of the model that checkpoints hold, by name; TensorFlow's global step is that of them.
         metrics: Of the last evaluation, by name.
     """
 
@@ -64,7 +65,7 @@ def train(
     front = front_end(program, job, 1, 0)
     job, update = resolved(program, job, front.parameters)
     layout = planned(front, job)
-    evaluator = Evaluator(front, layout, job.device)
+    evaluator = Evaluator(front, layout, job)
     values = front.initial_values()
     batches = Batches(
         TrainingData.of_worker(program, job, 0), BatchNumbers(True, 1), job.deadlines, 0, TrainingProgress()
@@ -87,12 +88,14 @@ def train(
                 if step == steps or any(step % each == 0 for each in every):
                     values = checked_values(job.program, training.values())
                     life.begin(f"the evaluation of step {step}", job.deadlines.first_secs)
-                    metrics = evaluator.evaluate(values)
+                    metrics = evaluator.evaluate(values, step)
                     life.begin(f"the results of step {step} to be stored", job.deadlines.stall_secs)
                     require_metric(job, access.metric, metrics)
                     on(step, metrics)
     finally:
         batches.close()
+    if isinstance(program, GraphProgram):
+        values = values_at_step(front.frozen, values, job.batch_number(steps))
     unsaved = {spec.name for spec in layout.state.specs if not spec.is_saved}
     return Trained({name: value for name, value in values.items() if name not in unsaved}, metrics)
 

@@ -30,7 +30,7 @@ def failure(program: KerasProgram | GraphProgram, **sections: Any) -> str:
     job = sample_job(**sections)
     front = front_end(program, job, 1, 0)
     with pytest.raises(ProgramError) as raised:
-        Evaluator(front, planned(front, job), job.device).evaluate(front.initial_values())
+        Evaluator(front, planned(front, job), job).evaluate(front.initial_values(), 0)
     return str(raised.value)
 
 
@@ -69,7 +69,7 @@ def test_data_that_are_empty_in_a_later_evaluation_are_refused(kind: str, key: s
 
     job = sample_job(tables={key: {"rows": ROWS}})
     front = front_end(replace(table_program.build(ROWS, kind), evaluate=evaluate), job, 1, 0)
-    evaluator, values = Evaluator(front, planned(front, job), job.device), front.initial_values()
-    assert "loss" in evaluator.evaluate(values)
+    evaluator, values = Evaluator(front, planned(front, job), job), front.initial_values()
+    assert "loss" in evaluator.evaluate(values, 0)
     with pytest.raises(ProgramError, match=r"^program 'p:b': the evaluation data are empty when they are read again"):
-        evaluator.evaluate(values)
+        evaluator.evaluate(values, 0)

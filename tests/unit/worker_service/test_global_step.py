@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 from support.graph_fleet import STEP_SECS, graph_fleet
 
+from psfleet.checkpoint import versions
+from psfleet.checkpoint.manifest import Checkpoint, checkpoint_folder, write_manifest
+from psfleet.checkpoint.part_writing import write_part
+from psfleet.checkpoint.parts import ShardContent
 from psfleet.job.job import Job, parse_job
 from psfleet.job.program import GraphProgram
-from worker_service.frontends import FrontEnd, front_end
+from psfleet.job.trial_access import TrialAccess
+from psfleet.layout import Layout
+from worker_service import graph_export
+from worker_service.evaluation import Evaluator
+from worker_service.frontends import FrontEnd, front_end, planned
+from worker_service.predictions.predictor import predictor
+from worker_service.predictions.weights import of_checkpoint, of_trial
+from worker_service.trial.training import train
 
 X = np.ones([12, 2], np.float32)
 
@@ -24,8 +41,17 @@ def loss(batch: Any) -> tf.Tensor:
     return tf.reduce_sum(batch * v1.get_variable("w", [2])) * 0 + step
 
 
+def predict(features: tf.Tensor) -> tf.Tensor:
+    """The global step, for each row."""
+    step = v1.train.get_or_create_global_step()
+    return tf.linalg.matvec(features, v1.get_variable("w", [2])) * 0 + tf.cast(step, tf.float32)
+
+
 def data(shard: int, shards: int) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices(X)
+
+
+PROGRAM = GraphProgram(loss=loss, train=data, predict=predict)
 
 
 def sections(**update: Any) -> dict[str, Any]:
@@ -36,7 +62,7 @@ def sections(**update: Any) -> dict[str, Any]:
 
 def front_of(fields: dict[str, Any], **functions: Any) -> tuple[FrontEnd, Job]:
     job = parse_job({"name": "a", "program": "p:b", **fields})
-    return front_end(GraphProgram(loss=loss, train=data, **functions), job, 1, 0), job
+    return front_end(replace(PROGRAM, **functions), job, 1, 0), job
 
 
 def summarized(session: Any, batch: list[np.ndarray]) -> float:
@@ -65,3 +91,92 @@ def test_summaries_of_a_round_are_those_of_its_last_step() -> None:
         for number in range(3):
             assert worker.session.update_locally([X[:2]], number) == number
         assert summarized(worker.session, [X[:2]]) == 2
+
+
+def of_own_variable(changes: bool) -> Callable[[Any], tf.Tensor]:
+    """A loss that is the global step, which begins at 1000; whether the program itself changes it."""
+
+    def loss(batch: Any) -> tf.Tensor:
+        step = v1.get_variable("global_step", [], tf.int64, v1.constant_initializer(1000), trainable=False)
+        if changes:
+            v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, step.assign_add(10))
+        return tf.reduce_sum(batch * v1.get_variable("w", [2])) * 0 + tf.cast(step, tf.float32)
+
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("fields", "function", "expected"),
+    [
+        (sections(), loss, 300),
+        (sections(accumulate=3), loss, 300),
+        (sections(mode="averaging", local_steps=4), loss, 300),
+        (sections(mode="async") | {"fleet": {"workers": 2, "spares": 1}}, loss, 100),
+        (sections(), of_own_variable(changes=False), 1300),
+        (sections(), of_own_variable(changes=True), 1000),
+    ],
+)
+def test_an_evaluation_has_that_of_the_next_batch_on_its_weights(
+    fields: dict[str, Any], function: Callable[[Any], tf.Tensor], expected: int
+) -> None:
+    """What a worker trains on these weights; a step that the program itself counts is a part of them."""
+    front, job = front_of(fields, loss=function, evaluate=lambda: data(0, 1))
+    evaluator = Evaluator(front, planned(front, job), job)
+    assert evaluator.evaluate(front.initial_values(), 300) == {"loss": expected}
+
+
+def saved(root: Path, layout: Layout, step: int, values: Mapping[str, np.ndarray]) -> Checkpoint:
+    """A checkpoint of one ps without optimizer slots."""
+    folder = checkpoint_folder(root, step, 1)
+    vectors = [flat.pack(values) for flat in (layout.parameters, layout.state, layout.frozen)]
+    content = ShardContent(vectors[0], {}, {}, *vectors[1:])
+    part = write_part(folder, 0, layout, content, step, 1, "run")
+    fields: dict[str, Any] = {"run": "run", "step": step, "generation": 1, "optimizer": "sgd", "slots": [], "extra": {}}
+    return write_manifest(folder, layout, [part], **fields)
+
+
+def predict(features: tf.Tensor) -> tf.Tensor:
+    """The global step for each row."""
+    step = v1.train.get_or_create_global_step()
+    return features[:, 0] * 0 + tf.cast(step, tf.float32) + v1.get_variable("w", [2])[0] * 0
+
+
+ROWS = X[:2]
+EACH_HALF = sections(mode="async") | {"fleet": {"workers": 2}}
+"""Each worker counts its own gradients."""
+
+
+@pytest.mark.parametrize(("fields", "expected"), [(sections(), [200, 400]), (EACH_HALF, [100, 200])])
+def test_predictions_have_that_of_their_weights(tmp_path: Path, fields: dict[str, Any], expected: list[float]) -> None:
+    front, job = front_of(fields)
+    layout, values = planned(front, job), front.initial_values()
+    first, second = (of_checkpoint(saved(tmp_path, layout, step, values)) for step in (200, 400))
+    model = predictor(PROGRAM, job, first, tf.TensorSpec([None, 2], tf.float32))
+    found = model.predict([ROWS])["predictions"].tolist()
+    model.assign(second)
+    assert [found, model.predict([ROWS])["predictions"].tolist()] == [[each] * len(ROWS) for each in expected]
+
+
+def test_an_exported_model_has_that_of_its_checkpoint(tmp_path: Path) -> None:
+    front, job = front_of(sections())
+    checkpoint = saved(tmp_path, planned(front, job), 200, front.initial_values())
+    graph_export.write(checkpoint, PROGRAM, job, tmp_path / "model", versions.SAVED_MODEL)
+    loaded: Any = tf.saved_model.load(tmp_path / "model")
+    found = loaded.signatures["serving_default"](inputs=tf.constant(ROWS))
+    assert found["predictions"].numpy().tolist() == [200] * len(ROWS)
+
+
+def test_predictions_of_a_trial_have_that_of_its_last_evaluation(tmp_path: Path) -> None:
+    fields = sections() | {"train": {"steps": 3, "batch_size": 2}}
+    _, job = front_of(fields)
+    program = replace(PROGRAM, evaluate=lambda: data(0, 1))
+    access = TrialAccess(study="s", socket="", metric="loss")
+    stop: Any = SimpleNamespace(event=threading.Event())
+    life: Any = SimpleNamespace(begin=lambda *_: None)
+    trained = train(program, job, access, stop, lambda: None, lambda *_: None, life)
+    assert trained.metrics == {"loss": 3}
+    safetensors.numpy.save_file(trained.values, tmp_path / "trial.safetensors")
+    model = predictor(
+        program, job, of_trial(str(tmp_path / "trial.safetensors"), 3), tf.TensorSpec([None, 2], tf.float32)
+    )
+    assert model.predict([ROWS])["predictions"].tolist() == [3] * len(ROWS)

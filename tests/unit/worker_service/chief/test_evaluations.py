@@ -32,12 +32,13 @@ class HeldEvaluator:
         self.begun, self.released = threading.Semaphore(0), threading.Semaphore(0)
         self.error: Exception | None = None
 
-    def evaluate(self, values: Mapping[str, np.ndarray]) -> dict[str, float]:
+    def evaluate(self, values: Mapping[str, np.ndarray], global_step: int) -> dict[str, float]:
         """See `Evaluator`."""
         self.begun.release()
         assert self.released.acquire(timeout=WAIT_SECS)
         if self.error is not None:
             raise self.error
+        assert values["w"] == global_step
         return {"w": float(values["w"])}
 
 

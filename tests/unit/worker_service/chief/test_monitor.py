@@ -49,8 +49,9 @@ def test_the_evaluated_weights_are_those_of_the_checkpoint(tmp_path: Path) -> No
     """Not the chief's own, which may be of another step, and in async mode of no step of the ps at all."""
     found: list[dict[str, np.ndarray]] = []
 
-    def evaluate(values: Mapping[str, np.ndarray]) -> dict[str, float]:
+    def evaluate(values: Mapping[str, np.ndarray], global_step: int) -> dict[str, float]:
         found.append(dict(values))
+        assert global_step == 20
         return {"accuracy": 0.5}
 
     run = Run(tmp_path)
@@ -120,7 +121,7 @@ def test_a_chief_that_begins_no_evaluations_does_not_keep_all_checkpoints(
 def test_a_program_without_metrics_does_not_keep_all_checkpoints(tmp_path: Path, has_data: bool) -> None:
     """With embedding tables each evaluation is one of a checkpoint, also of a program that has no `evaluate`."""
 
-    def evaluate(values: Mapping[str, np.ndarray]) -> dict[str, float]:
+    def evaluate(values: Mapping[str, np.ndarray], global_step: int) -> dict[str, float]:
         assert has_data, "a checkpoint is read in vain"
         return {}
 

@@ -73,7 +73,7 @@ def test_an_evaluation_is_of_the_generation_in_which_its_weights_were_trained(
     job = sample_job(evaluate={"every_steps": 20}, summaries={"every_steps": 1000})
     storage = sample_storage(sample_context(tmp_path, job=job))
     recorder = Recorder(tmp_path, job, Layout.plan([], [], [], 2, 4096), None, storage)
-    evaluator: Any = SimpleNamespace(evaluate=lambda tensors: {"loss": 0.5} if goes_on.wait(WAIT_SECS) else {})
+    evaluator: Any = SimpleNamespace(evaluate=lambda tensors, step: {"loss": 0.5} if goes_on.wait(WAIT_SECS) else {})
     recorder._evaluation._evaluator = evaluator
     session: Any = SimpleNamespace(gradient_norm=lambda: None, measure_norm=bool)
     batch: Any = None

@@ -78,7 +78,7 @@ def test_each_loss_has_the_gradient_of_its_own_variables_and_moves_no_state_of_t
 def test_an_evaluation_has_the_mean_of_each_loss() -> None:
     front = front_end(tiny.build(), TINY_JOB, 1, 0)
     values = front.initial_values()
-    found = Evaluator(front, planned(front, TINY_JOB), TINY_JOB.device).evaluate(values)
+    found = Evaluator(front, planned(front, TINY_JOB), TINY_JOB).evaluate(values, 0)
     real, noise = (part.astype(np.float64) for part in tiny.data())
     made = noise @ values["generator/kernel"] + values["generator/bias"]
     on_real, on_made = (x @ values["discriminator/kernel"] + values["discriminator/bias"] for x in (real, made))
