@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from psfleet.report.json_lines import StepLines
-from psfleet.report.records import Count, StepRecord
+from psfleet.report.records import StepRecord
 
 
 class Point(StepRecord):
@@ -36,18 +36,6 @@ class Point(StepRecord):
     training_seconds: float = Field(
         0.0, description="Seconds in which the chiefs of this attempt have trained; neither starting nor waiting."
     )
-    first_step: Count | None = Field(
-        None,
-        description="Step at which its generation began; what earlier ones trained after it was undone. null: not "
-        "known.",
-    )
-
-    def replaces(self, before: StepRecord) -> bool:
-        """See `StepRecord`; between the first step of a generation and its first point are steps without one."""
-        is_undone = (
-            self.first_step is not None and before.generation < self.generation and before.step > self.first_step
-        )
-        return is_undone or super().replaces(before)
 
 
 class History(StepLines[Point]):

@@ -24,10 +24,23 @@ class StepRecord(Record):
     time: float = Field(description="Unix time in seconds.")
     step: Count = Field(description="Number of updates applied so far.")
     generation: Count = Field(description="Generation of the fleet's state at this step.")
+    first_step: Count | None = Field(
+        None,
+        description="Step at which its generation began; what earlier ones trained after it was undone. null: not "
+        "known.",
+    )
+
+    def undoes(self, before: StepRecord) -> bool:
+        """Whether the rollback that began the generation of this record has undone the step of an earlier generation.
+
+        If the first step is not known, the generation began at this record's step at the latest.
+        """
+        began = self.step if self.first_step is None else self.first_step
+        return before.generation < self.generation and before.step > began
 
     def replaces(self, before: StepRecord) -> bool:
-        """Whether a rollback between a record before this one and this one has undone its step."""
-        return before.step >= self.step
+        """Whether a record before this one is of a step that was undone, or that is trained again."""
+        return self.undoes(before) or before.step >= self.step
 
 
 class Attempt(Record):

@@ -10,6 +10,7 @@ from psfleet.job.job import Job
 from psfleet.job.monitored import Stop
 from psfleet.job.watched_metrics import evaluations_decide
 from psfleet.report.schema import Evaluation, EvaluationLog
+from worker_service.chief.counted_evaluations import CountedEvaluations
 
 
 @dataclass(frozen=True)
@@ -38,25 +39,29 @@ def recorded(out: Path, job: Job) -> list[Evaluation]:
 def decide(job: Job, evaluations: Iterable[Evaluation]) -> StopDecision | None:
     """Whether `evaluate.stop` of a job ends training before its final step.
 
+    A rollback takes back what the evaluations that it has undone have changed, but no decision: the chief that has made
+    one keeps it, and one that replaces that chief decides the same.
+
     Args:
         job: The job as it is now: with another `evaluate.stop` the same evaluations are judged anew.
-        evaluations: In the order in which they were made. Of a step that was evaluated again, after a rollback or at
-            the end of an earlier run, the first one counts.
+        evaluations: In the order in which they were made; see `CountedEvaluations`.
     """
     stop = job.evaluate.stop
     if stop is None:
         return None
-    best: Evaluation | None = None
-    num_without = 0
-    seen: set[int] = set()
+    counted = CountedEvaluations(stop.metric, job.train.steps)
+    # After each that counts: the last improvement, and the number of evaluations since then.
+    states: list[tuple[Evaluation | None, int]] = []
     for each in evaluations:
-        if each.step in seen or stop.metric not in each.metrics or each.step >= job.train.steps:
+        if not counted.add(each):
             continue
-        seen.add(each.step)
+        del states[len(counted) - 1 :]
+        best, num_without = states[-1] if states else (None, 0)
         if stop.is_improvement(each.metrics[stop.metric], best.metrics[stop.metric] if best else None):
             best, num_without = each, 0
         else:
             num_without += 1
+        states.append((best, num_without))
         if num_without >= stop.patience:
             return StopDecision(each.step, _reason(stop, best, each, num_without))
     return None

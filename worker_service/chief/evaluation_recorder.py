@@ -54,10 +54,12 @@ class EvaluationRecorder:
         self._evaluated: dict[str, float] = {}
         self._generation = 0
         self._generations: dict[int, int] = {}
+        self._first_steps: dict[int, int] = {}
 
-    def enter(self, generation: int) -> None:
-        """Own weights are from now on those of a generation."""
+    def enter(self, generation: int, first_step: int) -> None:
+        """Own weights are from now on those of a generation, which began at a step."""
         self._generation = generation
+        self._first_steps[generation] = first_step
 
     def begin(self, global_step: int, values: Callable[[], Values]) -> None:
         """Begins to evaluate named tensors of the present generation; see `Evaluations.begin`."""
@@ -128,9 +130,15 @@ class EvaluationRecorder:
         self._log(global_step, metrics, secs)
         self._summarize(global_step, metrics, tensors)
         generation = self._monitor.generation_of(global_step, own)
-        self._monitor.evaluated(
-            Evaluation(time=time.time(), step=global_step, generation=generation, secs=secs, metrics=metrics)
+        evaluation = Evaluation(
+            time=time.time(),
+            step=global_step,
+            generation=generation,
+            first_step=self._first_steps.get(generation),
+            secs=secs,
+            metrics=metrics,
         )
+        self._monitor.evaluated(evaluation)
 
     def _log(self, global_step: int, metrics: dict[str, float], secs: float) -> None:
         text = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())

@@ -9,6 +9,7 @@ from psfleet.job.learning_rate import reduced_rate
 from psfleet.job.optimizer import Plateau
 from psfleet.report.reductions import Reduction
 from psfleet.report.schema import Evaluation
+from worker_service.chief.counted_evaluations import CountedEvaluations
 
 
 def next_reduction(job: Job, evaluations: Iterable[Evaluation], made: Sequence[Reduction]) -> Evaluation | None:
@@ -19,10 +20,13 @@ def next_reduction(job: Job, evaluations: Iterable[Evaluation], made: Sequence[R
     among them is one, but they do not count as without an improvement, nor for the cooldown. A value that is not finite
     is no improvement.
 
+    After a rollback the reductions apply at the same steps again. None is due before the last of them is reached, also
+    if the evaluation that called for it was undone.
+
     Args:
         job: The job as it is now. With another schedule the reductions stay, and what follows the last one is judged
             anew.
-        evaluations: In the order in which they were made. Of a step that was evaluated again, the first one counts.
+        evaluations: In the order in which they were made; see `CountedEvaluations`.
         made: In the order in which they were decided.
     """
     schedule = job.schedule
@@ -30,12 +34,15 @@ def next_reduction(job: Job, evaluations: Iterable[Evaluation], made: Sequence[R
         return None
     if reduced_rate(job.rule, len(made)) <= schedule.min_learning_rate:
         return None
-    counted = _counted(schedule, evaluations, job.train.steps)
-    reduced_at = {each.evaluation: each.step for each in made}
-    last_made = max((number for number, each in enumerate(counted) if each.step in reduced_at), default=-1)
+    counted = CountedEvaluations(schedule.metric, job.train.steps)
+    for each in evaluations:
+        counted.add(each)
+    left = sorted(made, key=lambda each: each.evaluation)
     best: float | None = None
     num_without, cooldown, applies_from = 0, 0, -1
-    for number, each in enumerate(counted):
+    for each in counted.all():
+        for reduction in _taken(left, each.step - 1):
+            num_without, cooldown, applies_from = 0, schedule.cooldown, reduction.step
         value = each.metrics[schedule.metric]
         is_improvement = schedule.gain(value, best) > schedule.min_delta
         best = value if is_improvement else best
@@ -43,17 +50,19 @@ def next_reduction(job: Job, evaluations: Iterable[Evaluation], made: Sequence[R
             is_counted = cooldown <= 1
             cooldown = max(0, cooldown - 1)
             num_without = num_without + 1 if is_counted and not is_improvement else 0
-        if each.step in reduced_at:
-            num_without, cooldown, applies_from = 0, schedule.cooldown, reduced_at[each.step]
-        elif number > last_made and num_without >= schedule.patience:
+        for reduction in _taken(left, each.step):
+            num_without, cooldown, applies_from = 0, schedule.cooldown, reduction.step
+        if not left and num_without >= schedule.patience:
             return each
     return None
 
 
-def _counted(schedule: Plateau, evaluations: Iterable[Evaluation], final_step: int) -> list[Evaluation]:
-    """The first evaluation of each step before the final one that has the schedule's metric."""
-    first: dict[int, Evaluation] = {}
-    for each in evaluations:
-        if schedule.metric in each.metrics and each.step < final_step:
-            first.setdefault(each.step, each)
-    return list(first.values())
+def _taken(left: list[Reduction], step: int) -> list[Reduction]:
+    """Removes the reductions whose evaluations were made at a step or before it, and returns them.
+
+    Args:
+        left: In the order of their evaluations.
+    """
+    taken = [each for each in left if each.evaluation <= step]
+    del left[: len(taken)]
+    return taken

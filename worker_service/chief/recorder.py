@@ -92,7 +92,7 @@ class Recorder:
     def begin(self, generation: int, first_step: int) -> None:
         """A generation, which began at a step, starts or is attached to again."""
         self._generation, self._first_step = generation, first_step
-        self._evaluation.enter(generation)
+        self._evaluation.enter(generation, first_step)
 
     def start(self, global_step: int) -> None:
         """See `Observer`."""
@@ -228,7 +228,7 @@ class Recorder:
             **rates_of(self._job, max(0, global_step - 1), self.monitor.reductions.steps),
             "gradient_norm": session.gradient_norm(),
         }
-        self._summaries.write(session, batch, global_step, self._generation, scalars)
+        self._summaries.write(session, batch, global_step, self._generation, self._first_step, scalars)
 
     def _learning_rate(self, global_step: int) -> float | None:
         """Of the update that led to a step; None if each of several losses has its own."""

@@ -43,12 +43,14 @@ class StepSummaries:
         batch: Batch,
         global_step: int,
         generation: int,
+        first_step: int,
         scalars: Mapping[str, float | None],
     ) -> None:
         """Writes the summaries of a step.
 
         Args:
             batch: Of the step.
+            first_step: At which the generation began.
             scalars: By name; None is left out.
         """
         own = session.summaries(batch)
@@ -58,7 +60,7 @@ class StepSummaries:
         def write() -> None:
             # Here, on the thread of the file: the fleet waits for the chief, and Keras takes 12 ms for an AUC.
             found = metrics()
-            self._training_metrics.record(global_step, generation, found)
+            self._training_metrics.record(global_step, generation, first_step, found)
             for name, value in {**found, **scalars}.items():
                 if value is not None:
                     tf.summary.scalar(f"train/{name}", value)

@@ -63,12 +63,18 @@ class TrainingMetricsRecorder:
         state = session.state()
         return lambda: evaluator.training_metrics(self._layout.state.unpack(state))
 
-    def record(self, global_step: int, generation: int, metrics: dict[str, float]) -> None:
-        """Appends the metrics of a step, unless there are many lines and the newest is younger than `EVERY_SECS`."""
+    def record(self, global_step: int, generation: int, first_step: int, metrics: dict[str, float]) -> None:
+        """Appends the metrics of a step, unless there are many lines and the newest is younger than `EVERY_SECS`.
+
+        Args:
+            first_step: At which the generation began.
+        """
         if not metrics:
             return
         self.newest = metrics
-        self._unwritten = TrainingMetrics(time=time.time(), step=global_step, generation=generation, metrics=metrics)
+        self._unwritten = TrainingMetrics(
+            time=time.time(), step=global_step, generation=generation, first_step=first_step, metrics=metrics
+        )
         if self._num_written < NUM_FIRST or self._clock() - self._written_at >= EVERY_SECS:
             self.flush(is_awaited=False)
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.report_samples import DONE, FAILED
 
 from psfleet.errors import BadJobError, UsageError
 from psfleet.report.history import History, Point
-from psfleet.report.schema import Event, EventLog, Report
+from psfleet.report.schema import Evaluation, EvaluationLog, Event, EventLog, Report
+from psfleet.report.training_metrics import TrainingMetrics, TrainingMetricsLog
 
 
 def point(step: int, generation: int = 0, loss: float = 1.0, first_step: int | None = None) -> Point:
@@ -175,13 +177,18 @@ def test_a_curve_holds_only_what_no_rollback_undid(
         ([(10, 0, None), (15, 0, None), (24, 1, None)], [10, 15, 24]),
     ],
 )
-def test_a_point_replaces_those_of_earlier_generations_after_the_step_at_which_its_own_began(
+def test_a_record_replaces_those_of_earlier_generations_after_the_step_at_which_its_own_began(
     tmp_path: Path, written: list[tuple[int, int, int | None]], surviving: list[int]
 ) -> None:
-    history = History(tmp_path / "history.jsonl")
+    history, log = History(tmp_path / "history.jsonl"), EvaluationLog(tmp_path / "evaluations.jsonl")
+    training = TrainingMetricsLog(tmp_path / "training_metrics.jsonl")
     for step, generation, first_step in written:
+        at: dict[str, Any] = {"time": 0.0, "step": step, "generation": generation, "first_step": first_step}
         history.append(point(step, generation, first_step=first_step))
+        log.append(Evaluation(**at, secs=0.1, metrics={}))
+        training.append(TrainingMetrics(**at, metrics={}))
     assert [each.step for each in history.curve()] == surviving
+    assert [each.step for each in log.curve()] == [each.step for each in training.curve()] == surviving
 
 
 def test_events_survive_a_torn_line(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ from psfleet.report.schema import Evaluation
 from worker_service.chief.early_stopping import decide, final_step
 
 
-def made(*values: float, first: int = 10) -> list[Evaluation]:
-    """Evaluations every 10 steps."""
+def made(*values: float, first: int = 10, generation: int = 1, began: int | None = None) -> list[Evaluation]:
+    """Evaluations every 10 steps, of a generation that began at a step."""
     steps = range(first, first + 10 * len(values), 10)
+    of_all: dict[str, Any] = {"time": 0, "secs": 0.1, "generation": generation, "first_step": began}
     return [
-        Evaluation(time=0, step=step, generation=1, secs=0.1, metrics={"accuracy": value})
-        for step, value in zip(steps, values, strict=True)
+        Evaluation(step=step, metrics={"accuracy": value}, **of_all) for step, value in zip(steps, values, strict=True)
     ]
 
 
@@ -83,3 +83,34 @@ def test_evaluations_without_the_metric_do_not_count() -> None:
     """They were made by an earlier run, of a program with other metrics."""
     other = [each.model_copy(update={"metrics": {"loss": 1.0}}) for each in made(1.0, 1.0, 1.0)]
     assert decide(job(), [*other, *made(0.5, 0.4, first=40)]) is None
+
+
+def test_evaluations_that_a_rollback_has_undone_do_not_count() -> None:
+    """In async mode those after it are of other steps, and of weights that are worse than the best that was undone."""
+    before = made(0.1, 0.2, 0.3, 0.4, 0.5, began=0)
+    after = made(0.2, 0.3, 0.4, 0.45, 0.46, first=21, generation=2, began=20)
+    assert decide(job(), [*before, *after]) is None
+    decision = decide(job(), [*before, *after[:2], *made(0.3, 0.3, first=42, generation=2, began=20)])
+    assert decision is not None
+    assert decision.reason.endswith("0.3 at step 31, then 0.3 at step 52")
+
+
+def test_evaluations_up_to_the_step_of_a_rollback_count() -> None:
+    before = made(0.5, 0.4, 0.9, began=0)
+    decision = decide(job(), [*before, *made(0.5, first=24, generation=2, began=20)])
+    assert decision is not None
+    assert decision.step == 24
+
+
+def test_an_evaluation_of_a_generation_that_is_undone_already_does_not_count() -> None:
+    """The chief that made it was frozen meanwhile."""
+    late = [*made(0.1, began=0), *made(0.5, first=12, generation=2, began=10), *made(0.1, 0.1, first=20, began=0)]
+    assert decide(job(), late) is None
+
+
+def test_a_rollback_that_undoes_the_evaluation_which_decided_does_not_undo_the_decision() -> None:
+    """The chief that made it has not forgotten it, and its successor must decide the same."""
+    before = made(0.5, 0.4, 0.4, began=0)
+    decision = decide(job(), [*before, *made(0.6, first=14, generation=2, began=10)])
+    assert decision is not None
+    assert decision.step == 30

@@ -31,12 +31,12 @@ def job(steps: int = 10_000, **schedule: Any) -> Job:
     )
 
 
-def made(*values: float, first: int = 10) -> list[Evaluation]:
-    """Evaluations every 10 steps."""
+def made(*values: float, first: int = 10, generation: int = 1, began: int | None = None) -> list[Evaluation]:
+    """Evaluations every 10 steps, of a generation that began at a step."""
     steps = range(first, first + 10 * len(values), 10)
+    of_all: dict[str, Any] = {"time": 0, "secs": 0.1, "generation": generation, "first_step": began}
     return [
-        Evaluation(time=0, step=step, generation=1, secs=0.1, metrics={"accuracy": value})
-        for step, value in zip(steps, values, strict=True)
+        Evaluation(step=step, metrics={"accuracy": value}, **of_all) for step, value in zip(steps, values, strict=True)
     ]
 
 
@@ -148,3 +148,21 @@ def test_evaluations_without_the_metric_or_of_the_final_step_do_not_count() -> N
     assert due(job(), [*other, *made(0.5, 0.4, first=40)]) is None
     assert due(job(steps=30), made(0.5, 0.4, 0.4)) is None
     assert due(sample_job(), made(0.5, *[0.4] * 20)) is None
+
+
+def test_evaluations_that_a_rollback_has_undone_do_not_count() -> None:
+    """In async mode those after it are of other steps, and of weights that are worse than the best that was undone."""
+    before = made(0.1, 0.2, 0.3, 0.4, 0.5, began=0)
+    after = made(0.2, 0.3, 0.4, 0.4, 0.4, first=21, generation=2, began=20)
+    assert due(job(), [*before, *after[:4]]) is None
+    assert due(job(), [*before, *after]) == 61
+
+
+def test_a_reduction_whose_evaluation_was_undone_applies_again_before_another_one_is_due() -> None:
+    before = made(0.5, 0.4, 0.4, began=0)
+    after = made(0.4, 0.4, 0.4, 0.4, 0.4, 0.4, first=11, generation=2, began=10)
+    undone = reduction(30, step=41)
+    for number in range(6):
+        assert due(job(), [*before, *after[:number]], undone) is None
+    assert due(job(), [*before, *after], undone) == 61
+    assert due(job(), [*before, *after], undone, reduction(61)) is None

@@ -77,15 +77,15 @@ def test_an_evaluation_is_of_the_generation_in_which_its_weights_were_trained(
     recorder._evaluation._evaluator = evaluator
     session: Any = SimpleNamespace(gradient_norm=lambda: None, measure_norm=bool)
     batch: Any = None
-    recorder.begin(1, 0)
+    recorder.begin(1, 10)
     recorder.start(19)
     recorder.step(session, batch, 20, loss=0.5, secs=0.1)
-    recorder.begin(2, 0)
+    recorder.begin(2, 15)
     goes_on.set()
     assert recorder.finish_evaluation(lambda: False)
     recorder.close()
     [evaluation] = EvaluationLog(tmp_path / EvaluationLog.FILE_NAME).read()
-    assert (evaluation.step, evaluation.generation) == (20, 1)
+    assert (evaluation.step, evaluation.generation, evaluation.first_step) == (20, 1, 10)
 
 
 def test_a_step_that_has_no_norm_is_recorded_without_it(tmp_path: Path) -> None:

@@ -112,15 +112,15 @@ def test_a_run_that_continues_without_metrics_shows_none_of_before(tmp_path: Pat
 
 def test_the_curve_is_without_what_a_rollback_has_undone(tmp_path: Path) -> None:
     recorder = recorder_of(tmp_path, Evaluator())
-    for generation, steps in ((1, (4, 8)), (2, (6,))):
-        recorder.begin(generation, 0)
+    for generation, began, steps in ((1, 0, (4, 8)), (2, 4, (9,))):
+        recorder.begin(generation, began)
         for step in steps:
             recorder.start(step - 1)
             train(recorder, step)
             recorder.newest_training_metrics()
     recorder.close()
     curve = TrainingMetricsLog(tmp_path / TrainingMetricsLog.FILE_NAME).curve()
-    assert [(each.step, each.generation) for each in curve] == [(4, 1), (6, 2)]
+    assert [(each.step, each.generation) for each in curve] == [(4, 1), (9, 2)]
 
 
 def test_a_long_fast_run_does_not_fill_the_file(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_long_fast_run_does_not_fill_the_file(tmp_path: Path) -> None:
     recorder = TrainingMetricsRecorder(tmp_path, LAYOUT, None, storage, clock=lambda: now)
     for step in range(1, NUM_FIRST + 101):
         now = step * EVERY_SECS / 8
-        recorder.record(step, 1, {"total": float(step)})
+        recorder.record(step, 1, 0, {"total": float(step)})
     steps = [step for step, _, _ in recorded(tmp_path)]
     assert steps == [*range(1, NUM_FIRST + 1), *range(NUM_FIRST + 8, NUM_FIRST + 101, 8)]
     recorder.flush()
