@@ -17,7 +17,7 @@ from worker_service.progress import TrainingProgress
 from worker_service.session_errors import RefusedCallError
 from worker_service.session_start import SessionStart
 from worker_service.training_loop import NullObserver, train, train_generation
-from worker_service.updates import AsyncPart, SyncPart
+from worker_service.updates import AsyncPart, SspPart, SyncPart
 
 FINAL_STEP = 1000
 Script = list[int | tuple[int, ...] | None]
@@ -224,6 +224,18 @@ def test_async_a_new_generation_starts_where_the_workers_together_are() -> None:
     worker = Worker("async", num_workers=4)
     worker.session(0, [2, 5, None])
     assert worker.session(40, [43, 44], generation=2).trained == [(40, 10), (43, 11)]
+
+
+@pytest.mark.parametrize(("final_step", "starts"), [(11, []), (12, [5])])
+def test_ssp_a_process_that_comes_back_after_the_last_step_reads_no_batch(final_step: int, starts: list[int]) -> None:
+    """The data can be slow, or give none: the run would wait for them until its deadline, and fail."""
+    data, session = Data(), Session([(11, 11)])
+    batches = Batches(data, BatchNumbers(are_steps=False, num_workers=2), Deadlines(), 0, TrainingProgress())
+    start = SessionStart(np.array([[11, 11], [11, final_step]]), np.array([-1, -1]))
+    batches.numbers.start(1, start)
+    connected: Any = session
+    train(connected, start, SspPart(), batches, TrainingProgress(), NullObserver())
+    assert (data.starts, len(session.awaited)) == (starts, len(starts))
 
 
 class RefusingSession(Session):
