@@ -37,7 +37,10 @@ class PsGradients(Record):
 
 
 class Gradients(Record):
-    """Numbers of gradients, as counted by ps 0. Each ps decides on its own which gradients it uses: see `per_ps`."""
+    """Numbers of gradients, as counted by ps 0. Each ps decides on its own which gradients it uses: see `per_ps`.
+
+    Those of a ps that could not be reached at the end are 0.
+    """
 
     pushed: Count = Field(0, description="Gradients that workers pushed.")
     used: Count = Field(0, description="Gradients that were part of an update.")
@@ -59,9 +62,12 @@ class Placement(Record):
 
     ps: list[Count] = Field(
         default_factory=list,
-        description="Bytes of the model on each ps (parameters, state, frozen weights), in the order of indices.",
+        description="Bytes of the model on each ps (parameters, state, frozen weights), in the order of indices; 0: "
+        "the ps could not be reached at the end.",
     )
-    max_over_mean: float = Field(1.0, description="Maximum of the bytes on each ps divided by their mean; 1: even.")
+    max_over_mean: float = Field(
+        1.0, description="Maximum of the bytes on each ps that is known divided by their mean; 1: even."
+    )
 
 
 class DataEpoch(Record):

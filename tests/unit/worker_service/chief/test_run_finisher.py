@@ -104,6 +104,27 @@ def test_dropped_gradients_are_those_that_were_pushed_and_not_used(tmp_path: Pat
     }
 
 
+@pytest.mark.parametrize("lost", [0, 1])
+def test_the_counts_of_a_ps_that_was_lost_are_not_those_of_another_one(tmp_path: Path, lost: int) -> None:
+    states = [shard_state(100), shard_state(100)]
+    for state, num_bytes in zip(states, (600, 400), strict=True):
+        state.pushed[:], state.used[:], state.staleness[:] = [10, 7], [8, 6], [17]
+        state.model_bytes, state.first_step = num_bytes, 40
+        state.workers.add(index=0)
+    made = finisher_of(sample_context(tmp_path))
+    made._recorder = Recorder(
+        tmp_path, sample_job(), sample_context(tmp_path).layout, None, Storage(Events(tmp_path, sample_job()), 1.0)
+    )
+    seen = [None if shard == lost else state for shard, state in enumerate(states)]
+    report = made.report(seen, None, LostPeerError(f"ps {lost} does not answer"))
+    gradients, placement = report.gradients, report.placement
+    assert [ps.pushed for ps in gradients.per_ps] == [0 if shard == lost else 17 for shard in range(2)]
+    assert placement.ps == [0 if shard == lost else size for shard, size in enumerate((600, 400))]
+    assert (placement.max_over_mean, gradients.since_step) == (1.0, 40)
+    of_ps_0 = (gradients.pushed, gradients.used, gradients.dropped, set(gradients.per_worker), report.staleness)
+    assert of_ps_0 == ((0, 0, 0, set(), {}) if lost == 0 else (17, 14, 3, {"0"}, {"0": 17}))
+
+
 def counted(pushed: int, step: int, is_alive: bool = True) -> Any:
     """A ps at the last step, with the gradients and the step of its worker 1."""
     state = shard_state(100, phase=pb.COMPLETE)
