@@ -145,6 +145,11 @@ class JobFields(Section):
         return self.input.num_loaders if self.input.is_dynamic else self.input.num_loaders and self.most_workers
 
     @property
+    def summary_steps(self) -> int:
+        """Steps between summaries: `summaries.every_steps`, in averaging mode up to the end of a round."""
+        return self.update.due_step(self.summaries.every_steps)
+
+    @property
     def monitored(self) -> dict[str, Monitored]:
         """The sections that watch a metric of the evaluations, by their names in the job file."""
         sections = {

@@ -83,7 +83,9 @@ class Summaries(Section):
     """What is written to `tensorboard/`."""
 
     every_steps: PositiveInt = Field(
-        20, description="Steps between scalar summaries; training metrics are over the steps since the one before."
+        20,
+        description="Steps between scalar summaries, in averaging mode rounded up to a multiple of "
+        "`update.local_steps`; training metrics are over the steps of a whole such interval.",
     )
     graph: bool = Field(
         False,

@@ -101,7 +101,7 @@ class Recorder:
         self._last = (time.perf_counter(), global_step)
         self._due = {
             "evaluate": _next(global_step, self._job.evaluate.every_steps),
-            "summaries": _next(global_step, self._job.summaries.every_steps),
+            "summaries": _next(global_step, self._job.summary_steps),
         }
 
     def step(self, session: WorkerSession, batch: Batch, global_step: int, loss: float, secs: float) -> None:
@@ -119,7 +119,7 @@ class Recorder:
         now = time.perf_counter()
         if now - self._last[0] >= PROGRESS_SECS or global_step >= self._job.train.steps:
             self._progress(session, now, global_step, loss)
-        if self._is_due("summaries", global_step, self._job.summaries.every_steps):
+        if self._is_due("summaries", global_step, self._job.summary_steps):
             self._summarize(session, batch, global_step, loss)
         self._begin_evaluation(session, global_step)
         # The next step may take three times as long; one that is recorded after more has no norm.

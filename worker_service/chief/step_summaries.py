@@ -54,7 +54,7 @@ class StepSummaries:
             scalars: By name; None is left out.
         """
         own = session.summaries(batch)
-        metrics = self._training_metrics.of_step(session)
+        metrics = self._training_metrics.of_step(session) if self._ends_interval(global_step, first_step) else dict
         gradients = session.gradients() if self._job.summaries.gradient_histograms else []
 
         def write() -> None:
@@ -71,6 +71,15 @@ class StepSummaries:
                 self._add_pictures(global_step, own)
 
         self._board.write(global_step, write)
+
+    def _ends_interval(self, global_step: int, first_step: int) -> bool:
+        """Whether the training metrics are sums over a whole interval.
+
+        Workers begin from zeros at each multiple of its length, and a generation does at its first step. A chief that
+        was late at a multiple comes with metrics that have begun anew.
+        """
+        steps = self._job.summary_steps
+        return global_step % steps == 0 and global_step - first_step >= steps
 
     def newest_training_metrics(self) -> dict[str, float]:
         """Metrics of the newest training batches, by name; empty if none were recorded. Waits for their computation."""

@@ -42,8 +42,7 @@ class TrainingMetrics:
     def __init__(self, model: keras.Model, program: KerasProgram, job: Job) -> None:
         self._model = model
         self._job = job
-        # In averaging mode a multiple of a round: the next summaries come at the end of one.
-        self._every = job.update.due_step(job.summaries.every_steps) * job.train.accumulate
+        self._every = job.summary_steps * job.train.accumulate
         self._quorum = job.quorum
         self.is_collected = job.update.has_quorum and bool(program.metrics or program.weighted_metrics)
 
@@ -88,8 +87,7 @@ class TrainingMetrics:
             self._model.compute_metrics(x, y, y_pred, sample_weight=weight)
 
     def at_start(self, value: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        """A variable's value at the start of a step: zeros every `summaries.every_steps` steps, in
-        averaging mode at the beginning of a round.
+        """A variable's value at the start of a step: zeros every `Job.summary_steps` steps.
 
         Args:
             number: int64 scalar, of the microbatch: that of the step, times `train.accumulate`, for the first one.

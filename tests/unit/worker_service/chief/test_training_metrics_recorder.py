@@ -35,9 +35,9 @@ class Evaluator:
         return {"total": float(values["total"])}
 
 
-def recorder_of(out: Path, evaluator: Any, layout: Layout = LAYOUT) -> Recorder:
-    """A recorder of summaries at each step."""
-    job = sample_job(summaries={"every_steps": 1})
+def recorder_of(out: Path, evaluator: Any, layout: Layout = LAYOUT, every: int = 1, **sections: Any) -> Recorder:
+    """A recorder of summaries at each step, or each few steps."""
+    job = sample_job(summaries={"every_steps": every}, **sections)
     return Recorder(out, job, layout, evaluator, sample_storage(sample_context(out, job=job)))
 
 
@@ -71,6 +71,30 @@ def test_metrics_of_shards_at_different_steps_are_left_out(tmp_path: Path) -> No
     found = scalars(tmp_path)
     assert (found["train/total"], found["train/loss"]) == ([10.0, 30.0], [0.5, 0.5, 0.5])
     assert threading.current_thread() not in evaluator.threads, "the fleet waits for this thread"
+
+
+def test_metrics_that_are_not_of_a_whole_interval_are_left_out(tmp_path: Path) -> None:
+    """Workers begin from zeros at steps 20 and 40; the chief was late at step 40, and the fleet restored step 70."""
+    recorder = recorder_of(tmp_path, Evaluator(), every=20)
+    recorder.begin(1, 0)
+    recorder.start(0)
+    train(recorder, 19, 20, 39, 41, 60)
+    recorder.begin(2, 70)
+    recorder.start(70)
+    train(recorder, 71, 80, 99, 100)
+    recorder.close()
+    assert [step for step, _, _ in recorded(tmp_path)] == [20, 60, 100]
+    assert len(scalars(tmp_path)["train/loss"]) == 5, "all other summaries are written"
+
+
+def test_summaries_of_averaging_mode_are_at_the_ends_of_rounds_at_which_its_metrics_begin_anew(tmp_path: Path) -> None:
+    update = {"mode": "averaging", "local_steps": 8}
+    recorder = recorder_of(tmp_path, Evaluator(), every=20, update=update, train={"steps": 96, "batch_size": 8})
+    recorder.begin(1, 0)
+    recorder.start(0)
+    train(recorder, *range(8, 97, 8))
+    recorder.close()
+    assert [step for step, _, _ in recorded(tmp_path)] == [24, 48, 72, 96]
 
 
 def test_the_report_has_those_of_the_last_step_and_the_file_has_them_too(tmp_path: Path) -> None:
