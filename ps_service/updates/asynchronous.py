@@ -52,7 +52,7 @@ class AsyncUpdates:
         tables: Their update; None: there are none.
     """
 
-    max_tokens = 1
+    max_tokens = 2
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class AsyncUpdates:
             after: int64 scalar, the global step after the gradient.
         """
         del opens
-        return sender.send(worker, after)
+        return sender.answer(worker, after)
 
     def start(self, session: OwnSession) -> None:
         """See `Updates`."""

@@ -34,8 +34,6 @@ class SspUpdates(AsyncUpdates):
     - The final step: a token for each registered worker.
     """
 
-    max_tokens = 2
-
     def _count(self, variables: ShardVariables, sender: TokenSender, worker: tf.Tensor, is_new: tf.Tensor) -> tf.Tensor:
         """Advances the worker's clock, unless it has repeated a gradient."""
         # Not a part of the update, which waits for gradients.

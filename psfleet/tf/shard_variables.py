@@ -90,6 +90,8 @@ class ShardVariables:
             with tables the ticket of `stage_rows`) and the worker's index (int32).
         has_tables: Whether the model has embedding tables.
         waiting: Indices (int32) of workers that wait at a barrier: of the next update, or in ssp mode of the bound.
+        registered: int64 `[worker_limit]`, async mode: how many waits of each worker have registered since the ps has
+            last sent it tokens.
         tokens: Of the workers that wait at a barrier.
     """
 
@@ -129,6 +131,7 @@ class ShardVariables:
             self.last_local_step = self._variable("last_local_step", [worker_limit], tf.int64)
             self.last_number = self._variable("last_number", [worker_limit], tf.int64)
             self.clocks = self._variable("clocks", [worker_limit], tf.int64)
+            self.registered = self._variable("registered", [worker_limit], tf.int64)
             self.pushed = self._variable("pushed", [worker_limit], tf.int64)
             self.used = self._variable("used", [worker_limit], tf.int64)
             self.staleness = self._variable("staleness", [worker_limit, STALENESS_BUCKETS], tf.int64)

@@ -6,6 +6,7 @@ The operations are on the device of the ps, in the graph of a worker or of the p
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, TypeAlias
 
 import tensorflow as tf
@@ -56,7 +57,13 @@ class SyncWaits:
     def wait(self, variables: ShardVariables, index: Index, local_step: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
         """Until the shard's global step is above `local_step`."""
         del number
-        return pass_barrier(variables, index, variables.global_step.read_value, lambda step: step > local_step)
+        return pass_barrier(
+            variables,
+            index,
+            variables.global_step.read_value,
+            lambda step: step > local_step,
+            among_all(variables, index),
+        )
 
     def wait_to_begin(self, variables: ShardVariables, index: Index, local_step: tf.Tensor) -> tf.Tensor:
         """As after a push, which an earlier session has made."""
@@ -78,9 +85,14 @@ class AsyncWaits:
         return []
 
     def wait(self, variables: ShardVariables, index: Index, local_step: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        """For the token that the ps sends after this worker's gradient."""
-        del local_step, number
-        return variables.tokens.take(index)
+        """Until the newest of this worker's numbers that the ps has set is `number`, or a higher one."""
+        del local_step
+
+        def register() -> tf.Operation:
+            return variables.registered.add_at([index], tf.constant(1, tf.int64))
+
+        newest = partial(variables.last_number.read_element, index)
+        return pass_barrier(variables, index, newest, lambda value: value >= number, register)
 
     def wait_to_begin(self, variables: ShardVariables, index: Index, local_step: tf.Tensor) -> tf.Tensor:
         """Not at all."""
@@ -117,7 +129,7 @@ class SspWaits(AsyncWaits):
             is_over = variables.global_step.read_value() >= variables.final_step.read_value()
             return is_processed & ((lead <= self._bound) | is_over)
 
-        return pass_barrier(variables, index, may_begin, lambda is_open: is_open)
+        return pass_barrier(variables, index, may_begin, lambda is_open: is_open, among_all(variables, index))
 
     def wait_to_begin(self, variables: ShardVariables, index: Index, local_step: tf.Tensor) -> tf.Tensor:
         """Counts this worker from now on, and waits as after a gradient."""
@@ -140,13 +152,25 @@ def waits_of(job: Job) -> Waits:
             return SyncWaits()
 
 
+def among_all(variables: ShardVariables, index: Index) -> Callable[[], tf.Operation]:
+    """Registers a worker for a token after an update of any worker."""
+    return lambda: variables.waiting.enqueue(index)
+
+
 def pass_barrier(
-    variables: ShardVariables, index: Index, read: Callable[[], tf.Tensor], is_open: Callable[[tf.Tensor], tf.Tensor]
+    variables: ShardVariables,
+    index: Index,
+    read: Callable[[], tf.Tensor],
+    is_open: Callable[[tf.Tensor], tf.Tensor],
+    register: Callable[[], tf.Operation],
 ) -> tf.Tensor:
     """A loop on the ps that waits for a worker's tokens until what it reads there opens the barrier.
 
     Before each wait it registers for a token and then reads again, so that it cannot miss an update; see
     `ps_service.updates.tokens`.
+
+    Args:
+        register: Makes the operation that registers.
 
     Returns:
         What it has read last.
@@ -156,10 +180,10 @@ def pass_barrier(
         with tf.control_dependencies([variables.tokens.take(index)]):
             return read()
 
-    def register(value: tf.Tensor) -> tf.Tensor:
+    def try_again(value: tf.Tensor) -> tf.Tensor:
         del value
-        with tf.control_dependencies([variables.waiting.enqueue(index)]):
+        with tf.control_dependencies([register()]):
             registered = read()
         return tf.cond(is_open(registered), lambda: tf.identity(registered), wait)
 
-    return v1.while_loop(lambda value: tf.logical_not(is_open(value)), register, [read()], parallel_iterations=1)
+    return v1.while_loop(lambda value: tf.logical_not(is_open(value)), try_again, [read()], parallel_iterations=1)

@@ -149,7 +149,10 @@ class GraphFleet:
             wait_until(found, STEP_SECS, f"steps {steps}", done=lambda now: now.tolist() == list(steps), poll_secs=0.02)
 
     def size(self, queue: str) -> int:
-        """Elements in a queue of the first shard: `gradients` that have arrived, or `waiting` workers."""
+        """Elements in a queue of the first shard: `gradients` that have arrived, or `waiting` workers.
+
+        In async mode `registered` waits, which are counted in a variable.
+        """
         return int(self.queues.run(_queue_sizes(self.job.model_dump_json(), self.front_end)[queue]))
 
     def advance(self, *shards: int) -> None:
@@ -237,7 +240,8 @@ def _queue_sizes(job_json: str, front_end: FrontEnd) -> dict[str, tf.Tensor]:
         layout = _layout(job, front_end)
         first, *_ = shard_segments(job, layout, 0)
         variables = ShardVariables(layout, 0, job.fleet.worker_limit, CONTAINER, device="", segment=first)
-        return {name: getattr(variables, name).size() for name in ("gradients", "waiting")}
+        sizes = {name: getattr(variables, name).size() for name in ("gradients", "waiting")}
+        return {**sizes, "registered": tf.reduce_sum(variables.registered.read_value())}
 
 
 @functools.cache

@@ -86,7 +86,8 @@ class Shard:
             ]
             self._gradient = [v1.placeholder(tf.float32, [SIZE]), v1.placeholder(tf.int64, [2])]
             self._worker = v1.placeholder(tf.int32, [])
-            self._push = variables.gradients.enqueue([*self._gradient, self._worker])
+            with tf.control_dependencies([variables.registered.add_at([self._worker], tf.constant(1, tf.int64))]):
+                self._push = variables.gradients.enqueue([*self._gradient, self._worker])
             self._global_step = v1.placeholder(tf.int64, [])
             self._set_global_step = variables.global_step.assign(self._global_step)
             read = ("global_step", "last_number", "used", "staleness")
@@ -101,7 +102,10 @@ class Shard:
         self.updates.start(self.session)
 
     def send(self, local_step: int, worker: int, number: int | None = None) -> None:
-        """Sends a gradient of ones with a local step to the shard, by default with the next number."""
+        """Sends a gradient of ones with a local step to the shard, by default with the next number.
+
+        Its wait has registered before, so that the number of tokens does not depend on which of both is faster.
+        """
         number = next(self._numbers) if number is None else number
         values = dict(zip(self._gradient, [np.ones(SIZE, np.float32), [local_step, number]], strict=True))
         self.session.run(self._push, {**values, self._worker: worker})
@@ -126,7 +130,7 @@ class Shard:
         return waiting
 
     def take_token(self, worker: int) -> None:
-        """Waits for the token, as a worker does after its push."""
+        """Waits for the token, as a worker does after its push and its registration."""
         self.session.run(self._take_token[worker])
 
 
@@ -171,9 +175,11 @@ def test_a_number_of_a_worker_is_applied_once_whatever_its_processes_repeat(shar
     """A process that was thought dead sends its number 7 after its successor has sent 7 and 8."""
     for after, (worker, number) in enumerate([(0, 7), (1, 7), (0, 8)], 1):
         assert shard.push(after - 1, after - 1, worker, number) == after
+        shard.take_token(worker)
     for worker, number in [(0, 7), (0, 8), (1, 7), (1, 0)]:
         assert shard.push(3, 3, worker, number) == 3
         assert shard.tokens()[worker] == 1, "a worker whose gradient was dropped waits for a token, too"
+        shard.take_token(worker)
     assert shard.weight() == 1 - 3 * RATE
     assert shard.read("used").tolist() == [2, 1, 0]
     assert shard.read("last_number").tolist() == [8, 7, -1]
@@ -210,6 +216,16 @@ def test_a_worker_that_takes_its_token_late_gets_one_for_its_next_gradient_too(s
     finally:
         shard.session.close()
         ps.join()
+
+
+@pytest.mark.parametrize("shard", [Stale()], indirect=True)
+def test_each_wait_that_has_registered_gets_a_token_and_no_other_one_does(shard: Shard) -> None:
+    """Those of a worker that was thought dead and of its successor: neither can take that of the other."""
+    for worker in (0, 0, 1):
+        shard.send(local_step=0, worker=worker, number=7)
+    for tokens in ([2, 0, 0], [2, 0, 0], [2, 1, 0]):
+        shard.updates.advance(hold=False)
+        assert shard.tokens() == tokens
 
 
 def test_each_shard_counts_staleness_from_the_global_step_that_it_had_when_it_was_read() -> None:
@@ -264,3 +280,19 @@ def test_a_killed_workers_gradient_that_still_waits_in_the_queue_is_applied_once
         assert fleet.weights() == [-1, -1]
         counters = fleet.shards[0].counters()
         assert (counters.pushed[0], counters.used[0]) == (2, 1)
+
+
+def test_a_token_that_a_closed_session_has_left_ends_no_wait_of_the_next_one() -> None:
+    """The worker would be one gradient ahead of the ps from then on, and train on weights that lack its last one."""
+    with graph_fleet(update={"mode": "async"}, fleet={"workers": 1}) as fleet:
+        with fleet.worker(0) as closed:
+            closed.push(1, 0, number=0)
+            fleet.wait_for_size("registered", 1)
+        fleet.advance()
+        with fleet.worker(0) as successor:
+            assert successor.start.numbers.tolist() == [0]
+            for number in (1, 2):
+                step = successor.push(1, number, number)
+                fleet.wait_for_size("gradients", 1)
+                fleet.advance()
+                assert step.result(STEP_SECS)[1].tolist() == [[number + 1, 100]]
