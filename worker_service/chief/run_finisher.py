@@ -137,7 +137,8 @@ class RunFinisher:
                 raise stop.error()
             cause = f"not evaluated in time: step {checkpoint.step}, {stop.error()}"
             self._events.add("chief", 0, "evaluation_skipped", cause)
-        if self._recorder.monitor.best is not None:
+        if self._job.evaluates_checkpoints:
+            # None waits for an evaluation any more.
             self._committer.prune()
         events = self._events.all()
         update = {

@@ -138,6 +138,18 @@ def test_a_program_without_metrics_does_not_keep_all_checkpoints(tmp_path: Path,
     assert run.folders() == [70]
 
 
+def test_checkpoints_that_waited_for_an_evaluation_at_the_end_of_a_run_are_pruned(tmp_path: Path) -> None:
+    """A short run with embedding tables ends before the chief has begun to evaluate."""
+    tables = {"user": {"rows": 100}}
+    run = Run(tmp_path, sample_job(tables=tables, evaluate={"every_steps": 20}, checkpoint={"keep": 1}))
+    run.commit(20, 40, 100)
+    assert run.folders() == [20, 40, 100]
+    newest = run.committer.newest
+    assert newest is not None
+    run.report(newest)
+    assert run.folders() == [100]
+
+
 def test_the_metrics_of_a_step_that_was_trained_again_are_those_of_its_newest_checkpoint(tmp_path: Path) -> None:
     run = Run(tmp_path)
     for generation in (1, 2):
