@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import replace
 from importlib.util import find_spec
@@ -38,7 +37,7 @@ def serve(
         bool, typer.Option("--best", help="The best checkpoint by checkpoint.best, not the newest.")
     ] = False,
     name: Annotated[str | None, typer.Option(help="Of the model; the job's or the study's by default.")] = None,
-    timeout_secs: Annotated[float, typer.Option(min=0.01, help="From a query to its answer.")] = 1.0,
+    timeout_secs: Annotated[float, typer.Option(min=0.01, max=86400, help="From a query to its answer.")] = 1.0,
     host: Annotated[
         str, typer.Option(help="The address to listen on; others than loopback need a token.")
     ] = "127.0.0.1",
@@ -55,7 +54,7 @@ def serve(
         int, typer.Option(min=1, help="Open connections of REST, and as many of gRPC.")
     ] = MAX_CONNECTIONS,
     max_batch_rows: Annotated[int, typer.Option(min=1, help="The largest batch of concurrent queries.")] = 64,
-    linger_secs: Annotated[float, typer.Option(min=0, help="How long a query waits for others.")] = 0.002,
+    linger_secs: Annotated[float, typer.Option(min=0, max=86400, help="How long a query waits for others.")] = 0.002,
     max_query_bytes: Annotated[int, typer.Option(min=1, help="The largest message of a query.")] = MAX_QUERY_BYTES,
     out: Annotated[Path | None, typer.Option(help="The folder of the logs; services/<name> by default.")] = None,
     on: OnMachine = None,
@@ -63,9 +62,6 @@ def serve(
     namespace: Namespace = None,
 ) -> None:
     """Serve models by the Open Inference Protocol over REST and gRPC; newer checkpoints of the runs replace them."""
-    for option, secs in (("--timeout-secs", timeout_secs), ("--linger-secs", linger_secs)):
-        if not math.isfinite(secs):
-            raise UsageError(f"{option} {secs}: expected a number of seconds")
     if name is not None and not NAME.fullmatch(name):
         raise UsageError(f"--name {name!r}: expected letters, digits, dots, dashes and underscores, a letter first")
     options = FrontOptions(

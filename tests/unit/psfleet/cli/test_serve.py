@@ -25,8 +25,6 @@ from support.exported_run import trained
         (["--namespace", "n"], "--namespace n: expected only with --on kubernetes"),
         (["--members", "both"], "--members both: expected one of between_graph, in_graph"),
         (["--name", "../net"], "--name '../net': expected letters"),
-        (["--timeout-secs", "inf"], "--timeout-secs inf: expected a number of seconds\n"),
-        (["--linger-secs", "inf"], "--linger-secs inf: expected a number of seconds\n"),
         (["--top", "2"], "--top 2: . is no study"),
         (["--step", "9"], "has no checkpoint of that step"),
         (["--rest-port", "8001"], "--rest-port and --grpc-port are both 8001, expected different ports"),
@@ -48,6 +46,14 @@ def test_options_that_cannot_be_served_are_refused(
     said = psfleet("serve", ".", *options)
     assert (said.code, said.err.count("\n")) == (64, 1), said.err
     assert message in said.err
+
+
+@pytest.mark.parametrize("option", ["--timeout-secs", "--linger-secs"])
+@pytest.mark.parametrize("secs", ["inf", "nan", "-1"])
+def test_times_without_an_end_are_refused(psfleet: Psfleet, option: str, secs: str) -> None:
+    said = psfleet("serve", ".", option, secs)
+    assert said.code == 64
+    assert f"'{option}': {float(secs)} is not in the range" in " ".join(said.err.replace("│", " ").split())
 
 
 def test_a_folder_without_a_checkpoint_is_refused(psfleet: Psfleet, tmp_path: Path) -> None:
