@@ -53,7 +53,7 @@ def test_options_that_cannot_be_served_are_refused(
 def test_times_without_an_end_are_refused(psfleet: Psfleet, option: str, secs: str) -> None:
     said = psfleet("serve", ".", option, secs)
     assert said.code == 64
-    assert f"'{option}': {float(secs)} is not in the range" in " ".join(said.err.replace("│", " ").split())
+    assert f"Invalid value for '{option}': Input should be " in said.err
 
 
 def test_a_folder_without_a_checkpoint_is_refused(psfleet: Psfleet, tmp_path: Path) -> None:
