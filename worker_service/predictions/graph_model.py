@@ -17,7 +17,7 @@ from psfleet.tf.program_data import batches_explained
 from psfleet.tf.server import session_config
 from worker_service.frontends.evaluation_errors import evaluating
 from worker_service.frontends.graph_tables import TableVariable
-from worker_service.frontends.graph_variables import own_variable, values_at_step
+from worker_service.frontends.graph_variables import GLOBAL_STEP, own_variable, values_at_step
 from worker_service.frontends.table_rows import SavedRows, TableUses
 from worker_service.predictions.names import Naming, checked_predictions
 from worker_service.predictions.weights import Weights
@@ -32,7 +32,7 @@ class GraphModel:
         features: See `Predictor`.
         session: The session.
         feeds: A placeholder for each tensor of the features, in `tf.nest.flatten` order.
-        variables: All variables of the weights, without tables.
+        variables: All variables of the weights, without tables, and the global step if `predict` reads it.
         initializer: Of the lookup tables of the program.
     """
 
@@ -47,13 +47,21 @@ class GraphModel:
             v1.set_random_seed(job.train.seed)
             self.feeds = [v1.placeholder(spec.dtype, spec.shape) for spec in tf.nest.flatten(features)]
             variables, self._assignments = _variables(weights.tensors)
-            self.variables = list(variables.values())
+            self._step: Loaded = {}
             # TensorFlow's registry has weak references to the functions that read rows.
             self._rows = SavedRows(weights.embeddings)
-            getter = _getter(variables | _tables(weights.embeddings, self._rows), job)
+
+            def make_step() -> Any:
+                with tf.init_scope():
+                    made, self._step = _variables({GLOBAL_STEP: np.zeros([], np.int64)})
+                variables.update(made)
+                return made[GLOBAL_STEP]
+
+            getter = _getter(variables, _tables(weights.embeddings, self._rows), job, make_step)
             shapes = [feed.shape for feed in self.feeds]
             with batches_explained(shapes), v1.variable_scope("", custom_getter=getter), evaluating(job, WHAT):
                 predictions = program.predict(tf.nest.pack_sequence_as(features, self.feeds))
+            self.variables = list(variables.values())
             self._outputs = checked_predictions(predictions, job, named)
             self.initializer = v1.tables_initializer()
             others = v1.local_variables_initializer()
@@ -70,9 +78,10 @@ class GraphModel:
         """See `Predictor`."""
         shapes = {name: feed.shape.as_list() for name, (feed, _) in self._assignments.items()}
         weights.require(shapes, self._embeddings)
-        values = values_at_step(weights.frozen, weights.values, self._job.batch_number(weights.step))
+        number = self._job.batch_number(weights.step)
+        values = {GLOBAL_STEP: np.int64(number), **values_at_step(weights.frozen, weights.values, number)}
         with evaluating(self._job, WHAT):
-            for name, (feed, assignment) in self._assignments.items():
+            for name, (feed, assignment) in (self._assignments | self._step).items():
                 self.session.run(assignment, {feed: values[name]})
         self._rows.use(weights.values)
 
@@ -113,13 +122,21 @@ def _tables(embeddings: Sequence[EmbeddingSpec], rows: SavedRows) -> dict[str, T
     }
 
 
-def _getter(named: Mapping[str, Any], job: Job) -> Callable[..., Any]:
-    """A custom getter of `get_variable` that returns the trained variables."""
+def _getter(
+    variables: Mapping[str, Any], tables: Mapping[str, TableVariable], job: Job, make_step: Callable[[], Any]
+) -> Callable[..., Any]:
+    """A custom getter of `get_variable` that returns the trained variables.
 
-    def get(getter: Callable[..., Any], name: str, shape: Any = None, **kwargs: Any) -> Any:
+    Args:
+        make_step: Adds TensorFlow's global step to `variables`: weights have none if the losses do not read it.
+    """
+
+    def get(getter: Callable[..., Any], name: str, shape: Any = None, dtype: Any = None, **kwargs: Any) -> Any:
         del getter, kwargs
-        variable = named.get(name)
+        variable = variables.get(name, tables.get(name))
         shape = tf.TensorShape(shape)
+        if variable is None and name == GLOBAL_STEP and shape == () and dtype == tf.int64:
+            variable = make_step()
         if variable is None or not shape.is_compatible_with(variable.shape):
             got = "missing" if variable is None else list(variable.shape)
             raise BadJobError(

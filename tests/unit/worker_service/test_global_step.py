@@ -135,12 +135,6 @@ def saved(root: Path, layout: Layout, step: int, values: Mapping[str, np.ndarray
     return write_manifest(folder, layout, [part], **fields)
 
 
-def predict(features: tf.Tensor) -> tf.Tensor:
-    """The global step for each row."""
-    step = v1.train.get_or_create_global_step()
-    return features[:, 0] * 0 + tf.cast(step, tf.float32) + v1.get_variable("w", [2])[0] * 0
-
-
 ROWS = X[:2]
 EACH_HALF = sections(mode="async") | {"fleet": {"workers": 2}}
 """Each worker counts its own gradients."""
@@ -164,6 +158,25 @@ def test_an_exported_model_has_that_of_its_checkpoint(tmp_path: Path) -> None:
     loaded: Any = tf.saved_model.load(tmp_path / "model")
     found = loaded.signatures["serving_default"](inputs=tf.constant(ROWS))
     assert found["predictions"].numpy().tolist() == [200] * len(ROWS)
+
+
+def test_predictions_and_exports_have_it_if_the_loss_reads_none(tmp_path: Path) -> None:
+    """The weights have no variable for it then."""
+
+    def plain(batch: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(batch * v1.get_variable("w", [2]))
+
+    front, job = front_of(EACH_HALF, loss=plain)
+    layout, values, program = planned(front, job), front.initial_values(), replace(PROGRAM, loss=plain)
+    first, second = (saved(tmp_path, layout, step, values) for step in (200, 400))
+    model = predictor(program, job, of_checkpoint(first), tf.TensorSpec([None, 2], tf.float32))
+    found = model.predict([ROWS])["predictions"].tolist()
+    model.assign(of_checkpoint(second))
+    assert [found, model.predict([ROWS])["predictions"].tolist()] == [[100, 100], [200, 200]]
+    graph_export.write(second, program, job, tmp_path / "model", versions.SAVED_MODEL)
+    loaded: Any = tf.saved_model.load(tmp_path / "model")
+    exported = loaded.signatures["serving_default"](inputs=tf.constant(ROWS))
+    assert exported["predictions"].numpy().tolist() == [200, 200]
 
 
 def test_predictions_of_a_trial_have_that_of_its_last_evaluation(tmp_path: Path) -> None:
