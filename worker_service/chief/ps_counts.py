@@ -19,7 +19,8 @@ def gradients_of(states: States, examples_per_sec: Mapping[int, float]) -> Gradi
         return Gradients()
     per_ps = [_of_ps(state) for state in states]
     per_worker = {} if states[0] is None else _per_worker(states[0], examples_per_sec)
-    since = known[0].first_step
+    # One that has lost its shard has 0.
+    since = max(state.first_step for state in known)
     return Gradients(**per_ps[0].model_dump(), since_step=since, per_worker=per_worker, per_ps=per_ps)
 
 

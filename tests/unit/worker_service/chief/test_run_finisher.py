@@ -104,8 +104,12 @@ def test_dropped_gradients_are_those_that_were_pushed_and_not_used(tmp_path: Pat
     }
 
 
+@pytest.mark.parametrize("instead", [None, pb.ShardState(run="run")])
 @pytest.mark.parametrize("lost", [0, 1])
-def test_the_counts_of_a_ps_that_was_lost_are_not_those_of_another_one(tmp_path: Path, lost: int) -> None:
+def test_the_counts_of_a_ps_that_was_lost_are_not_those_of_another_one(
+    tmp_path: Path, lost: int, instead: pb.ShardState | None
+) -> None:
+    """Also if a new process without its shard answers instead."""
     states = [shard_state(100), shard_state(100)]
     for state, num_bytes in zip(states, (600, 400), strict=True):
         state.pushed[:], state.used[:], state.staleness[:] = [10, 7], [8, 6], [17]
@@ -115,7 +119,7 @@ def test_the_counts_of_a_ps_that_was_lost_are_not_those_of_another_one(tmp_path:
     made._recorder = Recorder(
         tmp_path, sample_job(), sample_context(tmp_path).layout, None, Storage(Events(tmp_path, sample_job()), 1.0)
     )
-    seen = [None if shard == lost else state for shard, state in enumerate(states)]
+    seen = [instead if shard == lost else state for shard, state in enumerate(states)]
     report = made.report(seen, None, LostPeerError(f"ps {lost} does not answer"))
     gradients, placement = report.gradients, report.placement
     assert [ps.pushed for ps in gradients.per_ps] == [0 if shard == lost else 17 for shard in range(2)]
