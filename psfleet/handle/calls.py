@@ -19,15 +19,24 @@ class Calls:
         self._lock = threading.Lock()
         self._last: Future[Any] = Future()
         self._last.set_result(None)
+        self._on_this_thread = threading.local()
 
     def now(self, call: Callable[[], T]) -> T:
-        """Makes a call on the caller's thread, once the calls before it are done; returns its result."""
+        """Makes a call on the caller's thread, once the calls before it are done; returns its result.
+
+        Raises:
+            UsageError: A signal handler has interrupted a call of this thread, for which this one would wait for ever.
+        """
+        if getattr(self._on_this_thread, "is_calling", False):
+            raise UsageError("another call is in progress on this thread, which a signal handler has interrupted")
         turn: Future[None] = Future()
         earlier = self._enqueue(turn)
         try:
+            self._on_this_thread.is_calling = True
             wait([earlier])
             return call()
         finally:
+            self._on_this_thread.is_calling = False
             # At once, unless the wait was interrupted.
             earlier.add_done_callback(lambda _: turn.set_result(None))
 
@@ -37,7 +46,14 @@ class Calls:
         It is given up if the program ends without waiting for it: see `require_program`.
         """
         result: Future[T] = Future()
-        _CallThread(call, self._enqueue(result), result).start()
+        earlier = self._enqueue(result)
+        try:
+            _CallThread(call, earlier, result).start()
+        except RuntimeError as error:
+            # There can be no further thread: those after it would wait for ever.
+            reason = error
+            earlier.add_done_callback(lambda _: result.set_exception(reason))
+            raise
         return result
 
     def _enqueue(self, call: Future[Any]) -> Future[Any]:

@@ -6,11 +6,13 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from support.live_chief import live
 
 import psfleet
+from psfleet.errors import UsageError
 from psfleet.handle.calls import Calls
 
 WAIT_SECS = 30.0
@@ -54,6 +56,29 @@ def test_a_call_that_fails_does_not_delay_those_after_it() -> None:
         failed.result(WAIT_SECS)
     with pytest.raises(ZeroDivisionError):
         calls.now(lambda: 1 / 0)
+    assert calls.now(lambda: 5) == 5
+
+
+def test_a_call_without_a_thread_does_not_delay_those_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, may_end = Calls(), threading.Event()
+    first = calls.later(lambda: may_end.wait(WAIT_SECS))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            calls.later(lambda: None)
+    third = calls.later(first.done)
+    may_end.set()
+    assert third.result(WAIT_SECS), "it has not waited for the first"
+
+
+def test_a_signal_handler_cannot_call_in_the_middle_of_a_call() -> None:
+    calls = Calls()
+
+    def interrupted() -> None:
+        with pytest.raises(UsageError, match="another call is in progress on this thread"):
+            calls.now(lambda: None)
+
+    calls.now(interrupted)
     assert calls.now(lambda: 5) == 5
 
 
