@@ -28,6 +28,8 @@ CLOSED = re.compile(r".* is (already )?closed|Enqueue operation was cancelled")
 """TensorFlow's messages about a queue that is closed, also while a call waits for room in it."""
 OTHER = re.compile(r"Shared queue|Expected \w*Queue\w*, found \w*Queue")
 """TensorFlow's messages about a queue of the same name with other properties, or of another kind."""
+MIN_MS = 50
+"""Shortest timeout of a call: of one that expires while it is sent, TensorFlow loses the end, and waits for ever."""
 MAX_MS = 2**62
 """Longest timeout of a call: without an end for all that matters."""
 
@@ -165,7 +167,7 @@ class Queue:
         """Takes elements one by one, as a batch; keeps them for the next call if there are too few, or no batch."""
         if number < 1:
             raise UsageError(f"{self}: number is {number}, expected at least 1")
-        secs = self._default_secs if timeout_secs is None else timeout_secs
+        secs = self._limit(timeout_secs)
         deadline = time.monotonic() + secs
         with self._lock:
             taken = [self._kept.popleft() for _ in range(min(number, len(self._kept)))]
@@ -185,6 +187,12 @@ class Queue:
                 raise DeadlineError(f"{number} elements of {self}", secs, seen) from error
             raise
 
+    def _limit(self, timeout_secs: float | None) -> float:
+        secs = self._default_secs if timeout_secs is None else timeout_secs
+        if math.isnan(secs):
+            raise UsageError(f"{self}: timeout_secs is nan, expected a number of seconds")
+        return secs
+
     def _connected(self) -> QueueCalls:
         """The operations of the methods, in this client's present session with the task.
 
@@ -200,10 +208,8 @@ class Queue:
 
     def _run(self, calls: QueueCalls, fetch: Any, feeds: dict[Any, Any], timeout_secs: float | None, what: str) -> Any:
         """Runs an operation of the queue's task; raises what the class says."""
-        secs = self._default_secs if timeout_secs is None else timeout_secs
-        if math.isnan(secs):
-            raise UsageError(f"{what} {self}: timeout_secs is nan, expected a number of seconds")
-        options = v1.RunOptions(timeout_in_ms=max(1, int(min(secs * 1000, MAX_MS))))
+        secs = self._limit(timeout_secs)
+        options = v1.RunOptions(timeout_in_ms=max(MIN_MS, int(min(secs * 1000, MAX_MS))))
         try:
             return repeat_refused(calls.session.run)(fetch, feeds, options=options)
         except tf.errors.DeadlineExceededError as error:

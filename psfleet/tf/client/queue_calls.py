@@ -82,8 +82,9 @@ class QueueCalls:
             expected = f"expected {dtype.name}" + ("" if shape.rank is None else f" {_text(shape.as_list())}")
             what = f"queue {self._kind.name!r}: component {at}{whose}"
             try:
-                found = np.asarray(value)
                 feeds[placeholder] = np.asarray(value, dtype.as_numpy_dtype)
+                # NumPy makes texts and bytes of one list texts, if it can.
+                found = feeds[placeholder] if dtype == tf.string else np.asarray(value)
             except (ValueError, TypeError, OverflowError) as error:
                 raise UsageError(f"{what} is {_shortened(value)}, {expected}") from error
             if problem := _problem(found, feeds[placeholder]):
@@ -110,12 +111,11 @@ def _problem(found: np.ndarray, converted: np.ndarray) -> str:
     if converted.dtype.kind == "O":
         others = [each for each in found.reshape(-1).tolist() if not isinstance(each, str | bytes)]
         return f"has {_shortened(others[0])}" if others else ""
-    if found.dtype.kind in "OUS":
-        return ""
-    if not np.can_cast(found.dtype, converted.dtype, "same_kind"):
+    if found.dtype.kind in "iuO" and converted.dtype.kind in "iu":
+        unequal = found[found != converted]
+        return f"has {unequal[0]}" if unequal.size else ""
+    if found.dtype.kind not in "OUS" and not np.can_cast(found.dtype, converted.dtype, "same_kind"):
         return f"is {found.dtype.name} {_text(found.shape)}"
-    if found.dtype.kind in "iu" and converted.dtype.kind in "iu" and (unequal := found[found != converted]).size:
-        return f"has {unequal[0]}"
     return ""
 
 

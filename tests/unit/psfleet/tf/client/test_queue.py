@@ -231,11 +231,32 @@ def test_what_a_type_cannot_hold_is_refused(fleet: Fleet, name: str) -> None:
     for value in (2**40, np.array(2**40), -(2**31) - 1):
         with pytest.raises(UsageError, match=rf"^queue 'small': component 0 (has|is) {value}, expected int32 \[\]$"):
             small.enqueue(value)
-    with pytest.raises(UsageError, match="timeout_secs is nan, expected a number of seconds"):
-        texts.dequeue(float("nan"))
-    texts.enqueue_many(["a", b"b"])
+    with pytest.raises(UsageError, match=r"component 0 has 1\.5, expected int32"):
+        small.enqueue(np.array(1.5, object))
+    for take in (texts.dequeue, lambda secs: texts.dequeue_many(2, secs)):
+        with pytest.raises(UsageError, match="timeout_secs is nan, expected a number of seconds"):
+            take(float("nan"))
+    texts.enqueue_many(["a", b"\xff"])
     small.enqueue(np.int64(5))
-    assert [texts.dequeue(float("inf")), texts.dequeue(), small.dequeue()] == [b"a", b"b", 5]
+    assert [texts.dequeue(float("inf")), texts.dequeue(), small.dequeue()] == [b"a", b"\xff", 5]
+
+
+def test_whole_numbers_of_any_type_are_elements_if_the_queue_can_hold_them(fleet: Fleet, name: str) -> None:
+    with fleet.container(name):
+        bytes_, large = fleet.queue("bytes", [tf.uint8], [[]]), fleet.queue("large", [tf.uint64], [[]])
+    bytes_.enqueue_many([1, 255])
+    large.enqueue(np.array(2**63, object))
+    assert [bytes_.dequeue(), bytes_.dequeue(), large.dequeue()] == [1, 255, 2**63]
+    for queue in (bytes_, large):
+        with pytest.raises(UsageError, match=r"component 0 has -1, expected uint"):
+            queue.enqueue(np.int64(-1))
+
+
+def test_a_timeout_that_expires_at_once_ends_the_call(fleet: Fleet, name: str) -> None:
+    queue = numbers(fleet, name)
+    for _ in range(10):
+        with pytest.raises(DeadlineError):
+            queue.dequeue(0.0)
 
 
 def test_a_queue_is_part_of_graphs_and_serves_queue_runners(fleet: Fleet, name: str) -> None:
