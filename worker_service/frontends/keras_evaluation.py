@@ -50,9 +50,12 @@ def evaluate(model: keras.Model, data: tf.data.Dataset, job: Job) -> dict[str, f
     # Of data whose length TensorFlow does not know; it is about an interrupted training.
     warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning)
     seen = _SeenBatches()
+    # A model with an `evaluate` of its own need not take callbacks.
+    is_own = type(model).evaluate is not keras.Model.evaluate
     with batches_explained(shapes), evaluating(job):
-        metrics = model.evaluate(data, return_dict=True, verbose=0, callbacks=[seen])
-    require_examples(job, seen.are_any)
+        callbacks = {} if is_own else {"callbacks": [seen]}
+        metrics = model.evaluate(data, return_dict=True, verbose=0, **callbacks)
+    require_examples(job, is_own or seen.are_any)
     values = {name: np.asarray(value) for name, value in metrics.items()}
     arrays = [name for name, value in values.items() if value.shape]
     if arrays and arrays != _left_out:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -73,3 +74,30 @@ def test_data_that_are_empty_in_a_later_evaluation_are_refused(kind: str, key: s
     assert "loss" in evaluator.evaluate(values, 0)
     with pytest.raises(ProgramError, match=r"^program 'p:b': the evaluation data are empty when they are read again"):
         evaluator.evaluate(values, 0)
+
+
+class OwnEvaluation(keras.Model):
+    """A model whose `evaluate` takes no callbacks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """See `keras.Model`."""
+        return self.dense(inputs)
+
+    def evaluate(self, data: tf.data.Dataset, return_dict: bool = True, verbose: int = 0) -> dict[str, float]:
+        """See `keras.Model`."""
+        return {"batches": float(sum(1 for _ in data))}
+
+
+def test_a_model_may_have_an_evaluation_of_its_own() -> None:
+    data = tf.data.Dataset.from_tensor_slices((np.zeros([20, 3], np.float32), np.zeros([20, 1], np.float32)))
+    program = KerasProgram(
+        model=OwnEvaluation, loss=keras.losses.MeanSquaredError(), train=lambda *_: data, evaluate=lambda: data
+    )
+    job = sample_job()
+    front = front_end(program, job, 1, 0)
+    found = Evaluator(front, planned(front, job), job).evaluate(front.initial_values(), 0)
+    assert found == {"batches": 3}
