@@ -80,13 +80,13 @@ def _write_best(loaded: LoadedStudy, folder: Path, values: dict[str, Any]) -> No
     Its name is not that of the study's job, whose run folder may have a run with other values.
     """
     content = loaded.content_of(values)
-    content["name"] = f"{loaded.study.name[: MAX_NAME - len(BEST_SUFFIX)]}{BEST_SUFFIX}"
+    content["name"] = loaded.study.name[: MAX_NAME - len(BEST_SUFFIX)].rstrip("-") + BEST_SUFFIX
     module, _, name = str(content["program"]).partition(":")
     content["program"] = f"{BEST_PROGRAM}:{name}"
     source = loaded.folder.resolve()
-    if module == BEST_PROGRAM:
+    if module == BEST_PROGRAM and (other := source / f"{BEST_PROGRAM}.py").is_file():
         # Of another study: a module that imports one of its own name would find itself.
-        program = (source / f"{BEST_PROGRAM}.py").read_text()
+        program = other.read_text()
     else:
         program = (
             f'"""Finds the program of the study: `{module}` in the folder of its job file."""\n\n'
