@@ -71,8 +71,4 @@ def _argument(value: Any) -> Any:
 
 def _result(value: Any) -> Any:
     """Converts a number, a string or an array to a tensor, as a `tf.function` does with its results."""
-    return (
-        tf.convert_to_tensor(value)
-        if isinstance(value, bool | int | float | str | bytes | np.ndarray | np.generic)
-        else value
-    )
+    return tf.convert_to_tensor(value) if isinstance(value, PLAIN) else value
