@@ -1,4 +1,4 @@
-"""Waiting with a timeout: for a condition, or for a call that cannot be interrupted."""
+"""Waiting with a timeout: for a condition, or for a call that cannot be interrupted; and time that was watched."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from typing import TypeVar
 from psfleet.errors import DeadlineError
 
 T = TypeVar("T")
+
+MAX_LOOK_SECS = 1.0
+"""Seconds between two looks at the clock count at most so much; see `WatchedTime`."""
 
 
 def wait_until(
@@ -61,3 +64,33 @@ def run_within(timeout_secs: float, call: Callable[[], T]) -> T:
 
     threading.Thread(target=run, name="run-within", daemon=True).start()
     return result.result(timeout_secs)
+
+
+class WatchedTime:
+    """Seconds since a start, by a thread that looks at the clock several times a second.
+
+    What lies between two looks counts at most `MAX_LOOK_SECS`: a process that stood still itself has seen nothing
+    meanwhile, and finds no other one silent.
+
+    Args of the constructor:
+        clock: Returns the seconds since some moment.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.restart()
+
+    @property
+    def secs(self) -> float:
+        """Since the start; this is no look."""
+        return self._secs + min(self._clock() - self._looked, MAX_LOOK_SECS)
+
+    def look(self) -> float:
+        """Looks at the clock; returns the seconds since the start."""
+        now = self._clock()
+        self._secs, self._looked = self._secs + min(now - self._looked, MAX_LOOK_SECS), now
+        return self._secs
+
+    def restart(self) -> None:
+        """Counts from now on."""
+        self._secs, self._looked = 0.0, self._clock()

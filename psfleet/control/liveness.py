@@ -7,12 +7,14 @@ answer distinguishes it from one that is busy. The health service answers whatev
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from psfleet.errors import NoAnswerError
+from psfleet.polling import WatchedTime
 
 ANSWER_SECS = 30.0
 """A peer that has answered nothing for so long counts as frozen: a call to it ends with `NoAnswerError`."""
@@ -21,8 +23,6 @@ ASK_SECS = 2.0
 UNANSWERED_SECS = 4.0
 """A call that fails after such a silence has failed because the peer is frozen: a dead one refuses connections at once.
 Shorter than gRPC waits for a connection."""
-MAX_LOOK_SECS = 1.0
-"""So much the time between two checks counts at most: a caller that stood still itself has heard nobody meanwhile."""
 
 
 class Liveness:
@@ -31,20 +31,19 @@ class Liveness:
     Args of the constructor:
         to_peer: A channel to it.
         who: Names it in messages.
+        clock: Returns the seconds since some moment.
     """
 
-    def __init__(self, to_peer: grpc.Channel, who: str) -> None:
+    def __init__(self, to_peer: grpc.Channel, who: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._who = who
         self._ask = health_pb2_grpc.HealthStub(to_peer).Check
         self._asked: Any = None
-        # Of the peer since its last answer, or since the call began, up to the last check.
-        self._silent_secs = 0.0
-        self._checked = time.monotonic()
+        self._silence = WatchedTime(clock)
 
     @property
     def silent_secs(self) -> float:
         """Since its last answer, or since the call began."""
-        return self._silent_secs + min(time.monotonic() - self._checked, MAX_LOOK_SECS)
+        return self._silence.secs
 
     def check(self) -> None:
         """Sends the next request if it is due.
@@ -52,10 +51,10 @@ class Liveness:
         Raises:
             NoAnswerError: It has answered nothing for `ANSWER_SECS`.
         """
-        self._silent_secs, self._checked = self.silent_secs, time.monotonic()
+        self._silence.look()
         if self._asked is not None and self._asked.done():
             if self._asked.code() == grpc.StatusCode.OK:
-                self._silent_secs = 0.0
+                self._silence.restart()
             self._asked = None
         if self._asked is None and self.silent_secs >= ASK_SECS:
             self._asked = self._ask.future(health_pb2.HealthCheckRequest())

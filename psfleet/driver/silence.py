@@ -8,16 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from psfleet.job.sections import Deadlines
-
-MAX_LOOK_SECS = 1.0
-"""So much a look adds at most: a driver that was frozen together with its workers finds none of them silent."""
+from psfleet.polling import WatchedTime
 
 MIN_SECS = 3.0
 """Shorter deadlines are as long: a worker gives a sign each second."""
 
 
 class Silence:
-    """Of one worker; used by the driver's thread.
+    """Of one worker; used by the driver's thread. A driver that was frozen with its workers finds none of them silent.
 
     Args of the constructor:
         newest: Returns a value that changes with each sign.
@@ -29,25 +27,23 @@ class Silence:
     ) -> None:
         self._newest = newest
         self._deadlines = deadlines
-        self._clock = clock
+        self._watched = WatchedTime(clock)
         self.restart()
 
     def restart(self) -> None:
         """A process is about to start."""
         self.limit_secs = self._deadlines.start_secs
         self._sign = self._newest()
-        self._secs = 0.0
-        self._looked = self._clock()
+        self._watched.restart()
 
     def is_too_long(self) -> bool:
         """Whether the worker has been silent for `limit_secs`; called again and again."""
-        now, sign = self._clock(), self._newest()
-        self._secs += min(now - self._looked, MAX_LOOK_SECS)
-        self._looked = now
+        secs, sign = self._watched.look(), self._newest()
         if sign != self._sign:
-            self._sign, self._secs = sign, 0.0
+            self._sign, secs = sign, 0.0
+            self._watched.restart()
             self.limit_secs = max(self._deadlines.step_secs, MIN_SECS)
-        return self._secs >= self.limit_secs
+        return secs >= self.limit_secs
 
 
 def file_time(path: Path) -> Callable[[], int | None]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+from support.clock import Clock
 
 from psfleet.control import liveness
 from psfleet.errors import NoAnswerError
@@ -30,34 +31,28 @@ class Peer:
         return SimpleNamespace(done=lambda: self.is_answered, code=lambda: grpc.StatusCode.OK)
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The time, which a test moves."""
-    now = SimpleNamespace(secs=1000.0)
-    monkeypatch.setattr(liveness, "time", SimpleNamespace(monotonic=lambda: now.secs))
-    return now
-
-
-def test_a_peer_that_does_not_answer_is_given_up(clock: SimpleNamespace) -> None:
+def test_a_peer_that_does_not_answer_is_given_up() -> None:
     peer: Any = Peer()
-    watched = liveness.Liveness(peer, "the chief")
+    clock = Clock(1000.0)
+    watched = liveness.Liveness(peer, "the chief", clock)
     while watched.silent_secs < liveness.ANSWER_SECS - 0.3:
-        clock.secs += 0.2
+        clock.now += 0.2
         watched.check()
-    assert (peer.num_asked, clock.secs) == (1, pytest.approx(1030, abs=0.6))
-    clock.secs += 0.5
+    assert (peer.num_asked, clock.now) == (1, pytest.approx(1030, abs=0.6))
+    clock.now += 0.5
     with pytest.raises(NoAnswerError, match="the chief does not answer, 30 s after"):
         watched.check()
 
 
-def test_a_caller_that_stood_still_finds_no_peer_silent(clock: SimpleNamespace) -> None:
+def test_a_caller_that_stood_still_finds_no_peer_silent() -> None:
     peer: Any = Peer()
-    watched = liveness.Liveness(peer, "the chief")
+    clock = Clock(1000.0)
+    watched = liveness.Liveness(peer, "the chief", clock)
     for _ in range(3):
-        clock.secs += 40
+        clock.now += 40
         watched.check()
     assert watched.silent_secs == 3
     peer.is_answered = True
-    clock.secs += 0.2
+    clock.now += 0.2
     watched.check()
     assert (peer.num_asked, watched.silent_secs) == (1, 0)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from support.clock import Clock
 
-from psfleet.driver.silence import MAX_LOOK_SECS, Silence, file_time
+from psfleet.driver.silence import Silence, file_time
 from psfleet.job.sections import Deadlines
+from psfleet.polling import MAX_LOOK_SECS
 
 
 def silent_looks(silence: Silence, clock: Clock, secs: float) -> bool:
