@@ -8,6 +8,7 @@ from typing import Any
 from psfleet.errors import BUG, DONE, LOST_PEERS, SIGNAL_BASE, STOPPED, PsfleetError
 from psfleet.job.activity import kind_of
 from psfleet.job.job import Job, parse_job
+from psfleet.job.reading import without_workers
 from psfleet.launch.followers import following
 from psfleet.launch.platform import Member, Platform, Request, chief_of
 from psfleet.launch.up import remove, start
@@ -34,10 +35,7 @@ def containers_job(content: Mapping[str, Any], name: str, workers: int, store: s
     Raises:
         BadJobError: It is not valid.
     """
-    sections = {key: value for key, value in content.items() if key in OF_CONTAINERS}
-    if isinstance(device := sections.get("device"), dict):
-        # Has a list for each worker of the job, not for those of the driver.
-        sections["device"] = {field: value for field, value in device.items() if field != "visible_gpus"}
+    sections = without_workers({key: value for key, value in content.items() if key in OF_CONTAINERS})
     if store:
         sections["checkpoint"] = {"store": store}
     return parse_job({**sections, "name": name, "fleet": {"workers": 1, "spares": workers}})

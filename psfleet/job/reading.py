@@ -10,6 +10,8 @@ import yaml
 
 from psfleet.errors import BadJobError, UsageError
 
+OF_FLEET = {"device": ("visible_gpus",), "input": ("loaders",)}
+"""By section, the fields that depend on the number of workers."""
 MERGE = "tag:yaml.org,2002:merge"
 """The tag of `<<`, whose value is merged: what it adds is no key of the mapping."""
 
@@ -86,6 +88,18 @@ def path_loader(folder: Path) -> type[yaml.SafeLoader]:
 
     Loader.add_constructor("!path", path)
     return Loader
+
+
+def without_workers(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a job file without the fields that depend on its number of workers, for a fleet of another size.
+
+    The other sections are the same objects.
+    """
+    found = dict(content)
+    for section, fields in OF_FLEET.items():
+        if isinstance(inner := found.get(section), dict):
+            found[section] = {field: value for field, value in inner.items() if field not in fields}
+    return found
 
 
 def override(content: dict[str, Any], text: str) -> None:

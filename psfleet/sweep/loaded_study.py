@@ -15,14 +15,12 @@ from psfleet.errors import BadJobError, UsageError
 from psfleet.job.job import Job, parse_job
 from psfleet.job.optimizer import Plateau
 from psfleet.job.problems import problem
-from psfleet.job.reading import path_loader, read_mapping
+from psfleet.job.reading import path_loader, read_mapping, without_workers
 from psfleet.job.sections import Deadlines
 from psfleet.sweep.study_file import Choice, Study
 
 IGNORED = ("fleet", "update", "checkpoint", "callbacks")
 """Sections of the job that a trial has not: it is one worker without ps."""
-OF_FLEET = {"device": ("visible_gpus",), "input": ("loaders",)}
-"""The same of fields, by section: they depend on the number of workers."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +78,8 @@ class LoadedStudy:
 
     def content_of(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The content of the job file of a trial, with one worker and one ps; `values` as for `job_of`."""
-        content = {key: copy.deepcopy(value) for key, value in self.job.items() if key not in IGNORED}
-        for section, fields in OF_FLEET.items():
-            if isinstance(found := content.get(section), dict):
-                content[section] = {field: value for field, value in found.items() if field not in fields}
+        sections = {key: copy.deepcopy(value) for key, value in self.job.items() if key not in IGNORED}
+        content = without_workers(sections)
         for name, value in values.items():
             *sections, last = name.split(".")
             inner = content
