@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,12 +14,13 @@ from typing import Any, cast
 from psfleet import errors
 from psfleet.driver.worker import Worker
 from psfleet.errors import ProgramError, PsfleetError, StorageError
-from psfleet.files import only_user, replace_file
+from psfleet.files import only_user
 from psfleet.job import trial_records
 from psfleet.service.process_environment import require_tensorflow
-from psfleet.sweep import report, results
+from psfleet.sweep import results
 from psfleet.sweep.database import DATABASE, optuna_module, storage_errors
 from psfleet.sweep.loaded_study import LoadedStudy
+from psfleet.sweep.report_file import ReportFile
 from psfleet.sweep.storage import StoredStudy, num_trials
 from psfleet.sweep.workers import Workers, processes
 
@@ -31,9 +31,6 @@ With more workers it is their number.
 """
 POLL_SECS = 0.05
 """Interval in which the driver looks for finished trials and dead workers."""
-
-PAGE_SECS = 5.0
-"""Interval between two versions of `report.html`, at least."""
 
 
 @dataclass(frozen=True)
@@ -122,9 +119,7 @@ class _Drive:
         self._listener = listener
         self._check = check
         self._total = num_trials(loaded.study)
-        # When `report.html` is written again (monotonic, in seconds).
-        self._page_due = 0.0
-        self._is_page_old = False
+        self._report = ReportFile(loaded.study, folder, self._total, stored.finished)
         # An earlier driver may have died before it saw that the program fails.
         self._repeat_unstarted(num_first=0)
         self._seen = {trial.number for trial in stored.finished()}
@@ -138,7 +133,9 @@ class _Drive:
                     self._until_done(workers)
                 finally:
                     workers.close()
-        self._write(is_last=True)
+        self._write()
+        with self._files_written():
+            self._report.write()
         found = self._progress()
         if not found.best:
             last = found.finished[-1].user_attrs
@@ -167,8 +164,8 @@ class _Drive:
                 return
             pause.wait(POLL_SECS)
             self._check()
-            if self._is_page_old and time.monotonic() >= self._page_due:
-                self._write()
+            with self._files_written():
+                self._report.write_if_due()
             # A result that a worker reported before it died counts.
             self._collect(workers)
             for text in workers.revive():
@@ -214,16 +211,17 @@ class _Drive:
             self._stored.repeat(each)
         return found
 
-    def _write(self, is_last: bool = False) -> None:
+    def _write(self) -> None:
+        with self._files_written():
+            results.write(self._loaded, self._folder, self._stored.finished(), self._stored.repeated())
+            self._report.outdate()
+            self._report.write_if_due()
+
+    @contextmanager
+    def _files_written(self) -> Iterator[None]:
+        """Raises StorageError if a file cannot be written."""
         try:
-            finished, study = self._stored.finished(), self._loaded.study
-            results.write(self._loaded, self._folder, finished, self._stored.repeated())
-            # An idle worker waits for it, in a large study for a part of a second.
-            self._is_page_old = not is_last and time.monotonic() < self._page_due
-            if not self._is_page_old:
-                page = report.page(study, finished, results.best_first(study, finished), self._total)
-                replace_file(self._folder / results.REPORT, page)
-                self._page_due = time.monotonic() + PAGE_SECS
+            yield
         except OSError as error:
             raise StorageError(f"{error.filename or self._folder}: {error.strerror or error}") from error
 

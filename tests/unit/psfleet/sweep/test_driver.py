@@ -15,7 +15,7 @@ from support.study_samples import loaded
 
 from psfleet.errors import BAD_JOB, PROGRAM_FAILED, ProgramError, PsfleetError
 from psfleet.job import trial_records
-from psfleet.sweep import driver, results
+from psfleet.sweep import report_file, results
 from psfleet.sweep.driver import Listener, Progress, sweep
 from psfleet.sweep.loaded_study import LoadedStudy
 from psfleet.sweep.storage import StoredStudy
@@ -182,7 +182,7 @@ def test_trials_that_finish_at_once_are_counted_one_by_one(tmp_path: Path) -> No
 def test_the_page_has_each_finished_trial_soon_also_if_the_others_run_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "PAGE_SECS", 2.0)
+    monkeypatch.setattr(report_file, "PAGE_SECS", 2.0)
     outcomes = {0: "completes"}
     deadline = time.monotonic() + 60
 
