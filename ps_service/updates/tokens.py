@@ -28,9 +28,9 @@ class TokenSender:
 
     In async mode the same holds for the number of a worker's newest gradient in place of the global step, and for
     `registered`, which counts the waits of each worker, in place of `waiting`: only the worker whose gradient was
-    applied or dropped gets tokens. A search of all interleavings of a ps, a worker that makes two steps, and a
-    successor that makes two while the first one's wait goes on, or is cancelled (32,108 states), found none in which a
-    wait for a gradient that was applied never ends; with one token, or without registrations, there are some.
+    applied or dropped gets tokens. An exhaustive search of the interleavings of a ps, a worker that makes two steps,
+    and a successor that makes two while the wait of the first one is pending or cancelled (32,108 states), found no
+    lost wake-up; with one token, or without registrations, it finds some.
 
     Args of the constructor:
         max_tokens: A queue that holds so many gets no more. Only this ps enqueues, so sending never blocks.
