@@ -132,8 +132,10 @@ class Run:
 
         def train() -> int:
             number = whole(steps, "train", "steps")
-            request: Request = lambda caller: pb.TrainRequest(caller=caller, steps=number)  # noqa: E731
-            return int(self._channel.call("Train", request, goes_on=require_program).step)
+            made = self._channel.call(
+                "Train", lambda caller: pb.TrainRequest(caller=caller, steps=number), goes_on=require_program
+            )
+            return int(made.step)
 
         return self._calls.later(train)
 
