@@ -78,7 +78,8 @@ class WatchedTime:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self.restart()
+        # Up to the last look, and when that was.
+        self._secs, self._looked = 0.0, clock()
 
     @property
     def secs(self) -> float:

@@ -78,8 +78,8 @@ class LoadedStudy:
 
     def content_of(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The content of the job file of a trial, with one worker and one ps; `values` as for `job_of`."""
-        sections = {key: copy.deepcopy(value) for key, value in self.job.items() if key not in IGNORED}
-        content = without_workers(sections)
+        kept = {key: copy.deepcopy(value) for key, value in self.job.items() if key not in IGNORED}
+        content = without_workers(kept)
         for name, value in values.items():
             *sections, last = name.split(".")
             inner = content
