@@ -12,23 +12,28 @@ from functools import partial
 from benchmarks.interleaving import Contender, Plan, at_least, new_parser, run
 from benchmarks.psfleet_run import psfleet
 from benchmarks.results import Comparison, Group
-from benchmarks.workload import Workload
+from benchmarks.workload import HIDDEN, Workload, mlp_shapes
 
-SIZES = (100_000, 1_863_690)
+Shapes = tuple[tuple[int, ...], ...]
+
+SMALL: Shapes = ((100_000,),)
+MODELS = (SMALL, mlp_shapes(HIDDEN[-1]))
+"""The shapes of the variables of one variable, and of the larger MLP of other benchmarks."""
 WORKERS = (2, 4, 8, 16, 32, 64)
 EFFICIENCY = {8: 0.95, 32: 0.9, 64: 0.9}
 """What the wait divided by the mean step should be at least, by number of workers."""
-SPARE_SIZE, SPARE_WORKERS = 100_000, 4
+SPARE_WORKERS = 4
 SLOW = ("options.slow_share=0.05", "options.slow_factor=5")
 NUM_WAITS = 10
 """Operations of a step with slow ones, which a worker can abandon between two of them."""
 MEAN = "mean_ms"
 START_SECS_EACH = 15.0
 """For one of many workers that start at the same time on two cores."""
-TEXT = """A step waits {wait_ms} ms instead of computing; gradients are constants; gradient descent, 1 ps. The mean
-is over steps 20 and later, the median over all. `wait` divided by the mean step is the efficiency. `5 % slow`: one
-in twenty of a worker's steps waits five times as long; `4 + 1` has a spare, so that a step need not wait for the
-slowest worker. The waits of these runs are {num_waits} operations, one after the other, like the layers of a model."""
+TEXT = """A step waits {wait_ms} ms instead of computing; gradients are constants; gradient descent, 1 ps. The larger
+model has the variables of the larger MLP of the first table. The mean is over steps 20 and later, the median over all.
+`wait` divided by the mean step is the efficiency. `5 % slow`: one in twenty of a worker's steps waits five times as
+long; `4 + 1` has a spare, so that a step need not wait for the slowest worker. The waits of these runs are {num_waits}
+operations, one after the other, like the layers of a model."""
 
 
 def main() -> int:
@@ -39,32 +44,32 @@ def main() -> int:
     parser.add_argument("--wait-ms", type=at_least(1), default=250, help="simulated compute of a step (default 250)")
     parser.add_argument("--workers", type=at_least(1), nargs="+", default=WORKERS, help="default: 2 to 64")
     args = parser.parse_args()
-    plans = [scaling(size, args.workers, args.steps, args.wait_ms) for size in SIZES]
+    plans = [scaling(shapes, args.workers, args.steps, args.wait_ms) for shapes in MODELS]
     plans.append(spare(args.slow_steps, args.wait_ms))
     text = TEXT.format(wait_ms=args.wait_ms, num_waits=NUM_WAITS)
     return run("simulated", "Simulated compute", text, plans, args.rounds, args.results)
 
 
-def workload(size: int, steps: int, wait_ms: int) -> Workload:
-    """What is trained: one variable."""
-    return Workload(0, "sgd", steps, warmup_steps=20, batch_size=4, shapes=((size,),), wait_ms=wait_ms)
+def workload(shapes: Shapes, steps: int, wait_ms: int) -> Workload:
+    """What is trained: variables of these shapes."""
+    return Workload(0, "sgd", steps, warmup_steps=20, batch_size=4, shapes=shapes, wait_ms=wait_ms)
 
 
-def scaling(size: int, workers: Sequence[int], steps: int, wait_ms: int) -> Plan:
-    """One size of model with different numbers of workers."""
-    trained = workload(size, steps, wait_ms)
+def scaling(shapes: Shapes, workers: Sequence[int], steps: int, wait_ms: int) -> Plan:
+    """One model with different numbers of workers."""
+    trained = workload(shapes, steps, wait_ms)
     ways = [wait(wait_ms)]
     goals = []
     for number in workers:
         name = f"psfleet, {number} workers"
         ways.append(Contender(name, fleet(trained, number)))
         goals.append(Comparison("wait", name, EFFICIENCY.get(number), MEAN, is_minimum=True))
-    return Plan(Group(f"{size:,} parameters", tuple(goals)), ways)
+    return Plan(Group(f"{trained.num_parameters:,} parameters", tuple(goals)), ways)
 
 
 def spare(steps: int, wait_ms: int) -> Plan:
     """Four workers of which some steps are slow, with and without a spare."""
-    trained = workload(SPARE_SIZE, steps, wait_ms)
+    trained = workload(SMALL, steps, wait_ms)
     several = (f"options.num_waits={NUM_WAITS}",)
     clean, alone, helped = (f"psfleet, {name}" for name in ("4 + 0", "4 + 0, 5 % slow", "4 + 1, 5 % slow"))
     ways = [
@@ -74,7 +79,7 @@ def spare(steps: int, wait_ms: int) -> Plan:
         Contender(helped, fleet(trained, SPARE_WORKERS, (*several, *SLOW, "fleet.spares=1"))),
     ]
     goals = (Comparison(helped, clean, 1.2, MEAN), Comparison(alone, clean, None, MEAN))
-    return Plan(Group(f"4 workers and a spare, {SPARE_SIZE:,} parameters", goals), ways)
+    return Plan(Group(f"{SPARE_WORKERS} workers and a spare, {trained.num_parameters:,} parameters", goals), ways)
 
 
 def wait(wait_ms: int) -> Contender:

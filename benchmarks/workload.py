@@ -53,9 +53,7 @@ class Workload:
     @property
     def num_parameters(self) -> int:
         """Elements of all variables, of the MLP weights and biases of all three layers; not of LeNet."""
-        if self.shapes:
-            return sum(math.prod(shape) for shape in self.shapes)
-        return (784 + 1) * self.hidden + (self.hidden + 1) * self.hidden + (self.hidden + 1) * 10
+        return sum(math.prod(shape) for shape in self.shapes or mlp_shapes(self.hidden))
 
     def to_json(self) -> str:
         """The workload as one argument of a command line."""
@@ -66,3 +64,9 @@ class Workload:
         """The inverse of `to_json`."""
         fields: dict[str, Any] = json.loads(text)
         return cls(**{**fields, "shapes": tuple(tuple(shape) for shape in fields["shapes"])})
+
+
+def mlp_shapes(hidden: int) -> tuple[tuple[int, ...], ...]:
+    """Those of the weights and biases of the MLP 784-hidden-hidden-10, layer by layer."""
+    layers = ((784, hidden), (hidden, hidden), (hidden, 10))
+    return tuple(shape for layer in layers for shape in (layer, layer[1:]))

@@ -45,11 +45,22 @@ def test_a_simulated_loss_has_a_gradient_for_each_variable() -> None:
         gradients = tf.gradients(loss, variables)
         session.run(tf.compat.v1.global_variables_initializer())
         found = session.run(gradients, feed(0))
-    # The loss is mean(square(batch)) x (sum of the variables' means)^2, with two variables of ones.
-    scale = 4 * np.mean(np.square(synthetic(0)[:4]))
+        value = session.run(loss, feed(0))
+    # The loss is mean(square(batch)) + the variables' means, with two variables of ones.
+    assert value == pytest.approx(2 + np.mean(np.square(synthetic(0)[:4])), rel=1e-5)
     assert [each.shape for each in found] == [(2, 3), (5,)]
-    np.testing.assert_allclose(found[0], scale / 6, rtol=1e-5)
-    np.testing.assert_allclose(found[1], scale / 5, rtol=1e-5)
+    np.testing.assert_allclose(found[0], 1 / 6, rtol=1e-6)
+    np.testing.assert_allclose(found[1], 1 / 5, rtol=1e-6)
+
+
+def test_a_simulated_gradient_takes_no_time() -> None:
+    """What a benchmark of the data plane measures is not the program's: the gradient is a constant of the graph."""
+    with tf.Graph().as_default():
+        loss = waiting_loss(tf.zeros([4]), [(3, 2), (5,)], 0)
+        gradients = tf.gradients(loss, tf.compat.v1.trainable_variables())
+    for each in gradients:
+        large = [op.type for op in ancestors([each.op]) | {each.op} if op.outputs and op.outputs[0].shape.rank]
+        assert set(large) <= {"Const", "Identity", "IdentityN"}, large
 
 
 @pytest.mark.parametrize("is_lent", [True, False])
@@ -96,7 +107,7 @@ def test_a_task_of_psfleet_names_all_ps() -> None:
 def test_the_goals_name_contenders_of_their_plan() -> None:
     plans = [
         links.plan(1000, 2, None),
-        simulated_step.scaling(1000, (2, 8), 10, 250),
+        simulated_step.scaling(((1000,),), (2, 8), 10, 250),
         simulated_step.spare(10, 250),
     ]
     for plan in plans:
