@@ -5,10 +5,12 @@ All workers are processes of this machine, and wait instead of computing, so tha
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
+from benchmarks.contenders import Measures
 from benchmarks.interleaving import Contender, Plan, at_least, new_parser, run
 from benchmarks.psfleet_run import psfleet
 from benchmarks.results import Comparison, Group
@@ -32,8 +34,8 @@ START_SECS_EACH = 15.0
 TEXT = """A step waits {wait_ms} ms instead of computing; gradients are constants; gradient descent, 1 ps. The larger
 model has the variables of the larger MLP of the first table. The mean is over steps 20 and later, the median over all.
 `wait` divided by the mean step is the efficiency. `5 % slow`: one in twenty of a worker's steps waits five times as
-long; `4 + 1` has a spare, so that a step need not wait for the slowest worker. The waits of these runs are {num_waits}
-operations, one after the other, like the layers of a model."""
+long, other ones in each round; `4 + 1` has a spare, so that a step need not wait for the slowest worker. The waits of
+these runs are {num_waits} operations, one after the other, like the layers of a model."""
 
 
 def main() -> int:
@@ -75,11 +77,17 @@ def spare(steps: int, wait_ms: int) -> Plan:
     ways = [
         wait(wait_ms),
         Contender(clean, fleet(trained, SPARE_WORKERS, several)),
-        Contender(alone, fleet(trained, SPARE_WORKERS, (*several, *SLOW))),
-        Contender(helped, fleet(trained, SPARE_WORKERS, (*several, *SLOW, "fleet.spares=1"))),
+        Contender(alone, each_with_other_steps(trained, (*several, *SLOW))),
+        Contender(helped, each_with_other_steps(trained, (*several, *SLOW, "fleet.spares=1"))),
     ]
     goals = (Comparison(helped, clean, 1.2, MEAN), Comparison(alone, clean, None, MEAN))
     return Plan(Group(f"{SPARE_WORKERS} workers and a spare, {trained.num_parameters:,} parameters", goals), ways)
+
+
+def each_with_other_steps(trained: Workload, overrides: Sequence[str]) -> Callable[[], Measures]:
+    """A run with slow steps; those of the next run are others: in few steps, more or fewer than usual are slow."""
+    seeds = itertools.count(1)
+    return lambda: fleet(trained, SPARE_WORKERS, (*overrides, f"options.seed={next(seeds)}"))()
 
 
 def wait(wait_ms: int) -> Contender:
@@ -87,7 +95,7 @@ def wait(wait_ms: int) -> Contender:
     return Contender("wait", lambda: {"step_ms": float(wait_ms), MEAN: float(wait_ms)})
 
 
-def fleet(trained: Workload, workers: int, overrides: Sequence[str] = ()) -> partial[dict[str, float]]:
+def fleet(trained: Workload, workers: int, overrides: Sequence[str] = ()) -> partial[Measures]:
     """A run of psfleet with a number of workers."""
     start_secs = START_SECS_EACH * max(workers, 12)
     settings = (f"fleet.workers={workers}", f"deadlines.start_secs={start_secs}", *overrides)

@@ -19,8 +19,10 @@ from benchmarks.psfleet_run import COLOCATED, psfleet
 from benchmarks.results import Comparison, Group
 from benchmarks.workload import HIDDEN, OPTIMIZERS, Workload
 
-STEPS = {128: 500, 1024: 150}
+STEPS = {128: 300, 1024: 100}
 """Timed synchronous steps of a run, by hidden units; twice as many asynchronous ones."""
+ON_REQUEST = ("runtime", "psfleet async colocated")
+"""Contenders that are measured only if `--contenders` names them."""
 ASYNC = "update.mode=async"
 TCP = "fleet.unix_sockets=false"
 PER_GRADIENT = "cpu_ms_per_gradient"
@@ -75,10 +77,10 @@ time is that of all processes of a contender."""
 def main() -> int:
     """Parses the command line, measures, writes the result."""
     parser = new_parser("sync_step", __doc__)
-    parser.add_argument("--steps", type=at_least(2), help="timed steps of a run (default 500 and 150)")
+    parser.add_argument("--steps", type=at_least(2), help="timed steps of a run (default 300 and 100)")
     parser.add_argument("--hidden", type=int, nargs="+", choices=HIDDEN, default=HIDDEN, help="default: both")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default=OPTIMIZERS[0], help="the same for all")
-    parser.add_argument("--contenders", nargs="+", metavar="NAME", help="default: all")
+    parser.add_argument("--contenders", nargs="+", metavar="NAME", help=f"default: all but {' and '.join(ON_REQUEST)}")
     parser.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="passed on to psfleet train"
     )
@@ -87,8 +89,8 @@ def main() -> int:
     known = [each.name for each in plans[0].contenders]
     if unknown := set(args.contenders or ()) - set(known):
         parser.error(f"--contenders has {', '.join(sorted(unknown))}, expected some of: {', '.join(known)}")
-    if args.contenders:
-        plans = [Plan(each.group, [one for one in each.contenders if one.name in args.contenders]) for each in plans]
+    chosen = args.contenders or [name for name in known if name not in ON_REQUEST]
+    plans = [Plan(each.group, [one for one in each.contenders if one.name in chosen]) for each in plans]
     text = TEXT.format(batch=Workload.batch_size, optimizer=args.optimizer)
     title = "Steps of an MLP on loopback"
     return run("sync_step", title, with_overrides(text, args.overrides), plans, args.rounds, args.results)

@@ -36,6 +36,7 @@ def build(
     slow_factor: int = 1,
     is_lent: bool = False,
     num_waits: int = 1,
+    seed: int = 0,
 ) -> psfleet.GraphProgram:
     """The program.
 
@@ -46,6 +47,7 @@ def build(
         slow_factor: How many times as long these wait.
         is_lent: Whether workers run steps that another process has built, as with in-graph replication.
         num_waits: Number of operations that wait one after the other, each for its part of the time.
+        seed: Of the examples, which say what steps wait longer.
     """
 
     def loss(batch: tf.Tensor) -> tf.Tensor:
@@ -53,14 +55,14 @@ def build(
 
     def train(shard_index: int, num_shards: int) -> tf.data.Dataset:
         del num_shards
-        return tf.data.Dataset.from_tensor_slices(synthetic(shard_index))
+        return tf.data.Dataset.from_tensor_slices(synthetic(shard_index, seed))
 
     return psfleet.GraphProgram(loss=loss, train=train)
 
 
-def synthetic(shard_index: int) -> npt.NDArray[np.float32]:
+def synthetic(shard_index: int, seed: int = 0) -> npt.NDArray[np.float32]:
     """One worker's examples, normally distributed: float32 [NUM_EXAMPLES]."""
-    return np.random.default_rng(shard_index).normal(size=NUM_EXAMPLES).astype(np.float32)
+    return np.random.default_rng([shard_index, seed]).normal(size=NUM_EXAMPLES).astype(np.float32)
 
 
 def waiting_loss(
@@ -95,21 +97,30 @@ def waiting_loss(
             with tf.control_dependencies([slept]):
                 slept = (_slept_anywhere if is_lent else _slept)(waited // num_waits)
     with tf.control_dependencies([slept]):
-        means = tf.add_n([_mean_of_equals(each) for each in values])
+        means = tf.add_n([_mean_of_equals(each, slept) for each in values])
         return tf.reduce_mean(tf.square(batch)) + means
 
 
-@tf.custom_gradient  # type: ignore[untyped-decorator]
-def _mean_of_equals(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-    """The mean of a tensor whose elements are equal, as those of a variable stay here; its gradient is a constant."""
+def _mean_of_equals(value: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
+    """The mean of a tensor whose elements are equal, as those of a variable stay here; its gradient is a constant.
+
+    Args:
+        after: The gradient is there once this is known.
+    """
     size = value.shape.num_elements()
 
-    def gradient(upstream: tf.Tensor) -> tf.Tensor:
-        # The loss adds the means, so that this is 1.
-        del upstream
-        return tf.constant(1 / size, value.dtype, value.shape)
+    def mean(elements: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+        def gradient(upstream: tf.Tensor) -> tf.Tensor:
+            # The loss adds the means, so that this is 1.
+            del upstream
+            constant = tf.constant(1 / size, value.dtype, value.shape)
+            with tf.control_dependencies([after]):
+                return tf.identity(constant)
 
-    return tf.reshape(value, [size])[0], gradient
+        return tf.reshape(elements, [size])[0], gradient
+
+    result: tf.Tensor = tf.custom_gradient(mean)(value)
+    return result
 
 
 def _slept(microseconds: tf.Tensor) -> tf.Tensor:
