@@ -17,6 +17,7 @@ from worker_service.chief.events import Events
 from worker_service.chief.holding import Holding
 from worker_service.chief.loader_restarts import LoaderRestarts
 from worker_service.chief.monitor import Monitor
+from worker_service.chief.readable import once_readable
 from worker_service.chief.recorder import Recorder
 from worker_service.chief.recovery import Recovery
 from worker_service.chief.run_attempt import Attempt, begin
@@ -59,6 +60,8 @@ def chief_components(
         ReplacedError: Another process is the chief now.
         BadJobError: A callback needs a package that is not installed.
         ProgramError: A callback cannot be made.
+        StorageError: The checkpoints cannot be read for `deadlines.stall_secs`.
+        StoppedError: A signal came meanwhile.
     """
     # Before it removes files of an earlier attempt: loading the program took time.
     check_chief(context.fleet.describe(), context.incarnation)
@@ -77,8 +80,8 @@ def chief_components(
     storage = Storage(events, context.job.deadlines.stall_secs)
     callbacks = Callbacks(load_callbacks(context.job), events, run_info(settings, context.job), context.job.callbacks)
     holding = Holding(context.out, disk, context.job.update)
+    monitor = _monitor(context, storage, callbacks)
     with disk.reading(context.out):
-        monitor = Monitor(context.out, context.job, storage, callbacks)
         trained_secs = attempt.trained_secs()
     recorder = Recorder(context.out, context.job, context.layout, evaluator, storage, monitor, trained_secs)
     if settings.loaders:
@@ -95,6 +98,16 @@ def chief_components(
         holding=holding,
         callbacks=callbacks,
     )
+
+
+def _monitor(context: RunContext, storage: Storage, callbacks: Callbacks) -> Monitor:
+    """The monitor, once the checkpoints can be read: the metrics in their folders decide which one is the best."""
+
+    def read() -> Monitor:
+        with storage.disk.reading(context.out):
+            return Monitor(context.out, context.job, storage, callbacks)
+
+    return once_readable(read, context.job.deadlines.stall_secs, context.stop)
 
 
 def run_info(settings: Settings, job: Job) -> RunInfo:
