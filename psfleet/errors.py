@@ -112,6 +112,13 @@ class NoAnswerError(LostPeerError):
         self.silent_secs = silent_secs
 
 
+class StoreAwayError(LostPeerError):
+    """A store or a disk does not give the checkpoints for the moment.
+
+    It is asked again until the fleet has made no step for `deadlines.stall_secs`.
+    """
+
+
 class ReplacedError(TemporaryError):
     """Another process has this worker's index: the ps refuse the calls of this one.
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import tensorflow as tf
 
-from psfleet.errors import LostPeerError, ProgramError
+from psfleet.errors import LostPeerError, ProgramError, StoreAwayError
 from psfleet.tf.error_text import reason
 from psfleet.tf.own_session import is_refused
 from worker_service.frontends import finite, table_rows
@@ -32,6 +32,8 @@ class UnreachableError(LostPeerError):
     """The data plane of a ps, or of this worker, does not answer: never the training program's fault."""
 
 
+NEVER_OF_PROGRAM = (LostConnectionError, StoreAwayError)
+"""Losses of which any number in a row says nothing against the training program."""
 CONNECTION = "connection with a ps: "
 """Begins what an operation of the step says when a ps has ended such a connection and said why."""
 LOST = "lost "

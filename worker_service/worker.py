@@ -31,7 +31,7 @@ from worker_service.in_graph.replication import replication
 from worker_service.progress import TrainingProgress
 from worker_service.run_context import RunContext
 from worker_service.session import WorkerSession
-from worker_service.session_errors import LostConnectionError, UnreachableError
+from worker_service.session_errors import NEVER_OF_PROGRAM, UnreachableError
 from worker_service.step import StepGraph
 from worker_service.training_loop import NullObserver, Observer
 
@@ -219,7 +219,7 @@ class Worker:
             logger.warning("lost a peer %s: %s", when, error, extra={"event": "lost_peer", "step": step})
         if isinstance(error, UnreachableError):
             error = located(error, context.tasks.ps) if is_healthy else error
-        elif not (isinstance(error, LostConnectionError) or is_done or "DeadlineExceeded" in str(error)) and is_healthy:
+        elif not (isinstance(error, NEVER_OF_PROGRAM) or is_done or "DeadlineExceeded" in str(error)) and is_healthy:
             self._failures += 1
         self._check_stall(error, states)
         if self._failures >= SAME_ERROR_LIMIT:

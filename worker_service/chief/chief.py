@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import numpy as np
 
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import DONE, LostPeerError, PsfleetError
+from psfleet.errors import DONE, LostPeerError, PsfleetError, StoreAwayError
 from psfleet.report.schema import Report
 from worker_service.batches import Batches
 from worker_service.chief.commit_thread import CommitThread
 from worker_service.chief.components import ChiefComponents
 from worker_service.chief.fleet_status import FleetStatusLogger
 from worker_service.chief.last_checkpoint import LastStepMovedError
+from worker_service.chief.readable import RETRY_SECS
 from worker_service.chief.unbuilt_stop import is_unsaved
 from worker_service.fleet_state import (
     TRAINING,
@@ -81,6 +83,8 @@ class Chief(Worker):
                 result = self._components.recovery.recover(states, self._progress.step)
             except LostPeerError as error:
                 self._handle_loss(error, progressed=False)
+                if isinstance(error, StoreAwayError):
+                    self._pause()
                 continue
             if result.finished is not None:
                 self._end(result.finished, context.fleet.describe())
@@ -164,6 +168,12 @@ class Chief(Worker):
         """
         states = self._final_states or states or self._context.fleet.describe()
         return self._components.finisher.report(states, self._checkpoint, error)
+
+    def _pause(self) -> None:
+        """Waits before the store is asked again, or until a signal comes."""
+        event = self._context.stop.event
+        # One that has come before shortens no pause: what was trained is to be saved.
+        (threading.Event() if event.is_set() else event).wait(RETRY_SECS)
 
     def _can_recover(self, states: States) -> bool:
         """Whether every ps answers, or a signal came: without a ps there is nothing to save."""

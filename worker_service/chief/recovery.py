@@ -15,13 +15,14 @@ import numpy as np
 from psfleet.checkpoint import committed
 from psfleet.checkpoint.location import bad_store
 from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.checkpoint.read_errors import UnreadableError
 from psfleet.checkpoint.store import committed_checkpoints, require_within, write_initial
 from psfleet.checkpoint.store_client import StoreError
 from psfleet.checkpoint.stored_run import newest_settled, next_generation, require_job
 from psfleet.checkpoint.tensors import check_tensors
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import PsClient
-from psfleet.errors import LostPeerError, StorageError
+from psfleet.errors import StorageError, StoreAwayError
 from psfleet.report.history import History, Point
 from worker_service.chief.events import Events
 from worker_service.chief.holding import Holding
@@ -90,14 +91,17 @@ class Recovery:
         Raises:
             BadJobError: A ps, or the checkpoint, does not match the job.
             NoCheckpointError: There are checkpoints, but none is complete; or a committed one was deleted.
-            LostPeerError: A ps was lost meanwhile, or the store of the checkpoints does not answer.
+            LostPeerError: A ps was lost meanwhile.
+            StoreAwayError: The store, or the disk, does not give the checkpoints for the moment.
             StorageError: The initial checkpoint cannot be written.
         """
         try:
             with self._holding.lock:
                 return self._recover(states, last_step)
-        except StoreError as error:
-            raise bad_store(error) if error.is_denied else LostPeerError(str(error)) from error
+        except (StoreError, UnreadableError) as error:
+            if isinstance(error, StoreError) and error.is_denied:
+                raise bad_store(error) from error
+            raise StoreAwayError(str(error)) from error
 
     def _recover(self, states: Sequence[pb.ShardState], last_step: int) -> RecoveryResult:
         self._context.require_lease()

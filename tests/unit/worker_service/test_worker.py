@@ -13,7 +13,7 @@ from support.program_samples import sample_job
 
 from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import DeadlineError, LostPeerError, ProgramError
+from psfleet.errors import DeadlineError, LostPeerError, ProgramError, StoreAwayError
 from worker_service import replication
 from worker_service import worker as worker_module
 from worker_service.progress import TrainingProgress
@@ -180,6 +180,13 @@ def test_a_worker_that_has_waited_for_the_first_batch_of_another_waits_for_its_s
 def test_the_program_is_not_at_fault_if_connections_are_lost_again_and_again(fleet: Fleet) -> None:
     for at in range(2 * SAME_ERROR_LIMIT):
         fleet.lose(at, LostConnectionError("nothing was heard of a ps for 15 s"))
+
+
+def test_the_program_is_not_at_fault_if_the_store_is_away_while_every_ps_is_healthy(fleet: Fleet) -> None:
+    for at in range(2 * SAME_ERROR_LIMIT):
+        fleet.lose(at, StoreAwayError("s3://bucket/run: the lease on the prefix was not renewed for 45 s"))
+    with pytest.raises(DeadlineError, match=r"gave up after 600 s .*s3://bucket/run: the lease"):
+        fleet.lose(STALL_SECS + 1, StoreAwayError("s3://bucket/run: the lease on the prefix was not renewed for 45 s"))
 
 
 def test_the_program_is_at_fault_if_its_step_fails_again_and_again_on_a_healthy_fleet(fleet: Fleet) -> None:

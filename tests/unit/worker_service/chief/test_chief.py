@@ -11,7 +11,8 @@ import pytest
 from support.chief_samples import Ps, sample_context, shard_state
 
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import LostPeerError, StoppedError
+from psfleet.errors import LostPeerError, StoppedError, StoreAwayError
+from worker_service.chief import chief as chief_module
 from worker_service.chief.chief import Chief
 from worker_service.chief.recovery import RecoveryResult
 
@@ -29,10 +30,12 @@ def chief_of(context: Any, recover: Any) -> Any:
     )
     chief = SimpleNamespace(
         _context=context, _heartbeat=heartbeat, _components=components, _wait=lambda what, done: None,
-        _can_recover=None, _progress=SimpleNamespace(step=4),
+        _can_recover=None, _progress=SimpleNamespace(step=4, peer_lost=lambda: None), _failures=0,
+        _check_stall=lambda error, states: None,
     )  # fmt: skip
     chief._must_save = partial(Chief._must_save, chief)
     chief._states = partial(Chief._states, chief)
+    chief._handle_loss, chief._pause = partial(Chief._handle_loss, chief), partial(Chief._pause, chief)
     return chief
 
 
@@ -46,6 +49,45 @@ def test_a_fleet_whose_run_a_ps_has_ended_is_not_recovered(tmp_path: Path) -> No
     chief = chief_of(sample_context(tmp_path, [Ps(shard_state(4)), Ps(ended)]), recover)
     assert Chief.await_generation(chief) is None
     assert chief._heartbeat.outcomes == [FAILED]
+
+
+class AwayStore:
+    """A recovery that fails some times, because the store does not answer, and the pauses between its attempts.
+
+    Attributes:
+        seen: What was done, in order.
+    """
+
+    def __init__(self, failures: int) -> None:
+        self._failures, self.seen = failures, list[str]()
+
+    def recover(self, states: Any, step: int) -> RecoveryResult:
+        self.seen.append("recover")
+        if self.seen.count("recover") <= self._failures:
+            raise StoreAwayError("s3://bucket/run: it does not answer")
+        return RecoveryResult(1, 0)
+
+    def pause(self, secs: float) -> None:
+        assert secs > 0
+        self.seen.append("pause")
+
+
+@pytest.mark.parametrize("stops", [False, True], ids=["it trains", "a signal came before"])
+def test_a_chief_that_attaches_to_a_healthy_fleet_waits_for_its_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops: bool
+) -> None:
+    """The training program is not at fault, however often the store does not answer."""
+    store, states = AwayStore(failures=6), [shard_state(4), shard_state(4)]
+    context = sample_context(tmp_path, [Ps(state) for state in states], stops=stops)
+    # An event that is set ends a wait at once.
+    wait = (lambda secs: None) if stops else store.pause
+    stop: Any = context.stop
+    stop.event = SimpleNamespace(is_set=lambda: stops, wait=wait)
+    unset = SimpleNamespace(wait=store.pause)
+    monkeypatch.setattr(chief_module, "threading", SimpleNamespace(Event=lambda: unset))
+    chief = chief_of(context, store.recover)
+    assert Chief.await_generation(chief) == 1
+    assert store.seen == ["recover", "pause"] * 6 + ["recover"]
 
 
 STATES = {

@@ -1,4 +1,4 @@
-"""Checkpoints that cannot be read for the moment are waited for, also by a chief that starts."""
+"""Checkpoints that cannot be read for the moment are waited for, also by a chief that starts or attaches to a fleet."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from typing import Any
 
 import pytest
 from support.checkpoint_samples import save
-from support.chief_samples import sample_context, sample_job, stored_root
+from support.chief_samples import Ps, sample_context, sample_job, shard_state, stored_root
 from support.s3_server import BROKEN, S3Server, no_fault
 
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.checkpoint.read_errors import read_error
 from psfleet.checkpoint.store_client import StoreError
-from psfleet.errors import BadJobError, PsfleetError, StoppedError, StorageError
+from psfleet.errors import BadJobError, PsfleetError, StoppedError, StorageError, StoreAwayError
 from psfleet.service import settings
+from worker_service.chief import recovery as recovery_module
 from worker_service.chief.components import chief_components
+from worker_service.chief.events import Events
 from worker_service.chief.readable import RETRY_SECS, once_readable
+from worker_service.chief.recovery import Recovery
 
 AWAY = StoreError("s3://bucket/run", "it does not answer")
 STALE = read_error("manifest.json", OSError(errno.ESTALE, "Stale file handle"))
@@ -97,3 +100,19 @@ def test_a_chief_that_starts_while_its_store_is_away_waits_for_it(
     made = chief_components(settings.read({"PSFLEET_OUT": str(tmp_path)}), context, front)
     assert pauses == [RETRY_SECS]
     assert [checkpoint.step for checkpoint in made.recorder.monitor.take_due()] == [40]
+
+
+@pytest.mark.parametrize("error", [AWAY, STALE], ids=["store", "disk"])
+def test_an_attempt_to_attach_to_a_fleet_that_trains_fails_for_the_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The chief looks for weights that were set."""
+
+    def refuse(_: object) -> Any:
+        raise error
+
+    monkeypatch.setattr(recovery_module, "committed_checkpoints", refuse)
+    states = [shard_state(40), shard_state(40)]
+    context = sample_context(tmp_path, [Ps(state) for state in states])
+    with pytest.raises(StoreAwayError):
+        Recovery(context, lambda: {}, {}, Events(tmp_path, context.job)).recover(states, 40)

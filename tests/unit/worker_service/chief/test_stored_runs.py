@@ -19,7 +19,7 @@ from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.checkpoint.store import newest
 from psfleet.checkpoint.store_lease import LEASE_SECS, StoreLease
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import BadJobError, DeadlineError, LostPeerError, NoCheckpointError, ReplacedError, StorageError
+from psfleet.errors import BadJobError, DeadlineError, NoCheckpointError, ReplacedError, StorageError, StoreAwayError
 from psfleet.polling import run_within, wait_until
 from psfleet.report.schema import Report
 from worker_service.chief import last_checkpoint, stored_report
@@ -75,7 +75,7 @@ def test_a_store_that_may_not_be_written_is_a_bad_job(s3: S3Server, bucket: Stor
 def test_a_store_that_fails_is_waited_for(s3: S3Server, bucket: StoreFolder, tmp_path: Path, method: str) -> None:
     save(stored_root(bucket), 40) if method == "GET" else None
     s3.fault = lambda each, path: BROKEN if each == method else None
-    with pytest.raises(LostPeerError, match="s3://"):
+    with pytest.raises(StoreAwayError, match="s3://"):
         recover(bucket, tmp_path)
 
 
