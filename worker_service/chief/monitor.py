@@ -58,6 +58,7 @@ class Monitor:
         self._due: list[Checkpoint] = []
         self._pending: dict[int, Checkpoint] = {}
         self._best: Evaluated | None = None
+        self._is_best_stored = True
         if job.checkpoint.best is not None:
             checkpoints = list(committed_checkpoints(root_of(out, job)))
             found = evaluated.evaluated(checkpoints)
@@ -197,15 +198,31 @@ class Monitor:
         if watched is None:
             self.skipped(found.checkpoint.step)
             return
-        with self._storage.writing("the evaluation of a checkpoint"):
-            evaluated.write(found.checkpoint, found.metrics)
+        self.store_best()
+        is_stored = self._store(found)
         with self._lock:
             # A checkpoint that is evaluated again, at the end of a run that is done already, replaces itself.
             others = [each for each in [self._best] if each and each.checkpoint.folder != found.checkpoint.folder]
             self._best = evaluated.best([found, *others], watched)
             self._pending.pop(found.checkpoint.step, None)
             is_better = self._best is found
+            self._is_best_stored = is_stored if is_better else self._is_best_stored
         if is_better:
             value, step = found.metrics[watched.metric], found.checkpoint.step
             extra = {"event": "best", "step": step, "metric": watched.metric, "value": value}
             logger.info("step %d is the best so far: %s %.6g", step, watched.metric, value, extra=extra)
+
+    def store_best(self) -> None:
+        """Stores the metrics of the best checkpoint if that was refused: only by them it is known as the best one."""
+        with self._lock:
+            best = None if self._is_best_stored else self._best
+        if best is not None and self._store(best):
+            with self._lock:
+                self._is_best_stored = self._is_best_stored or self._best is best
+
+    def _store(self, found: Evaluated) -> bool:
+        """Stores the metrics of a checkpoint in its folder; False: they cannot be written."""
+        with self._storage.writing("the evaluation of a checkpoint"):
+            evaluated.write(found.checkpoint, found.metrics)
+            return True
+        return False

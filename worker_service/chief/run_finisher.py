@@ -137,6 +137,7 @@ class RunFinisher:
                 raise stop.error()
             cause = f"not evaluated in time: step {checkpoint.step}, {stop.error()}"
             self._events.add("chief", 0, "evaluation_skipped", cause)
+        self._recorder.monitor.store_best()
         if self._job.evaluates_checkpoints:
             # None waits for an evaluation any more.
             self._committer.prune()

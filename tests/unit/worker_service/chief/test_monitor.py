@@ -14,6 +14,8 @@ from support.checkpoint_samples import random_values, save
 from support.chief_samples import sample_job
 from support.monitored_run import Run, job
 
+from psfleet.checkpoint import evaluated
+from psfleet.checkpoint.export import find_best
 from psfleet.errors import BadJobError
 from psfleet.report.schema import EvaluationLog
 from worker_service.chief import monitor
@@ -175,6 +177,34 @@ def test_an_unknown_metric_is_a_bad_job(tmp_path: Path) -> None:
     run = Run(tmp_path, job(metric="acc"))
     with pytest.raises(BadJobError, match=r"evaluate\.stop\.metric is 'acc', .*: accuracy, loss$"):
         run.evaluate(s20=0.5)
+
+
+@pytest.mark.parametrize("at_end", [False, True], ids=["with the next evaluation", "at the end of the run"])
+def test_metrics_of_the_best_checkpoint_that_a_full_disk_refuses_are_stored_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_end: bool
+) -> None:
+    """By them an export and the next chief know the best checkpoint."""
+    watching = job(keep=5)
+    run, root = Run(tmp_path, watching), tmp_path / "checkpoints"
+    first, second = (save(root, step, extra={"job": watching.model_dump(mode="json")}) for step in (20, 40))
+    write, refusals = evaluated.write, [OSError(28, "No space left on device")]
+
+    def refuse_once(*found: Any) -> None:
+        if refusals:
+            raise refusals.pop()
+        write(*found)
+
+    monkeypatch.setattr(evaluated, "write", refuse_once)
+    run.monitor.committed(first)
+    run.evaluate(s20=0.75)
+    run.monitor.committed(second)
+    if at_end:
+        run.report(second)
+    else:
+        run.evaluate(s40=0.5)
+    assert run.kinds() == ["write_failed"]
+    assert Run(tmp_path, watching).best() == (20, 0.75)
+    assert find_best(tmp_path).folder == first.folder
 
 
 def test_evaluations_that_a_full_disk_refuses_are_written_later(
