@@ -165,6 +165,11 @@ def is_held(states: States) -> bool:
     )
 
 
+def is_held_before(states: States, step: int) -> bool:
+    """Whether a ps does not train up to a step, because the run is held before it."""
+    return any(state is not None and state.HasField("hold_at") and state.hold_at < step for state in states)
+
+
 def trains_past(states: States, step: int) -> bool:
     """Whether every ps has steps to make after the step at which a worker left training; older states do not count."""
     return all(

@@ -19,7 +19,7 @@ from psfleet.errors import LostPeerError, NoCheckpointError
 from worker_service.chief.held_parts import HeldParts
 from worker_service.chief.monitor import Monitor
 from worker_service.chief.storage import Storage
-from worker_service.fleet_state import TRAINING, States, check_chief, have_one_end
+from worker_service.fleet_state import TRAINING, States, check_chief, have_one_end, is_held_before
 from worker_service.run_context import RunContext
 
 logger = logging.getLogger("psfleet.chief")
@@ -111,18 +111,19 @@ class CheckpointCommitter:
 
     def _stop_step(self, states: Sequence[pb.ShardState], step: int) -> int | None:
         """The step at which training is to end, if that is to be scheduled: by a signal at once, by early stopping not
-        before the step of the evaluation that decided, which a rollback can have undone. A stop that the chief before
-        scheduled on some ps only, because it was killed, is completed.
+        before the step of the evaluation that decided, which a rollback can have undone: a run that is held before it
+        stays held. A stop that the chief before scheduled on some ps only, because it was killed, is completed.
 
         Args:
             states: Of the ps, which all train one generation.
             step: The first one for which a checkpoint can be scheduled.
         """
         decision = self._monitor.decision
-        if self._context.stop.must_save() or (decision is None and not have_one_end(states)):
+        due = None if decision is None else self._job.update.due_step(decision.step)
+        if self._context.stop.must_save() or (due is None and not have_one_end(states)):
             wanted = step
-        elif decision is not None:
-            wanted = max(step, self._job.update.due_step(decision.step))
+        elif due is not None and not is_held_before(states, due):
+            wanted = max(step, due)
         else:
             return None
         is_scheduled = self._stop is not None and self._stop[0] == states[0].generation and self._stop[1] <= wanted
@@ -229,8 +230,7 @@ class CheckpointCommitter:
                 return False
         accepted = accepted and (not stop or have_one_end(self._context.fleet.describe()))
         if accepted:
-            what = "stop" if stop else "checkpoint"
-            logger.info("%s scheduled at step %d", what, step, extra={"step": step})
+            logger.info("%s scheduled at step %d", "stop" if stop else "checkpoint", step, extra={"step": step})
         return accepted
 
     def _measure(self, states: Sequence[pb.ShardState]) -> None:

@@ -71,6 +71,26 @@ def test_after_a_rollback_training_ends_no_earlier_than_the_evaluation_that_deci
     assert run.ps[0].scheduled == [(60, True)]
 
 
+def held(*steps: int) -> list[pb.ShardState]:
+    """The states of ps at step 30 that are held at steps."""
+    states = [shard_state(30) for _ in steps]
+    for state, step in zip(states, steps, strict=True):
+        state.hold_at = step
+    return states
+
+
+def test_a_run_that_is_held_before_the_evaluation_that_decided_stays_held_until_it_may_train_so_far(
+    tmp_path: Path,
+) -> None:
+    Run(tmp_path).evaluate(s20=0.75, s40=0.5, s60=0.625)
+    run = Run(tmp_path)
+    for states in (held(30, 30), held(59, 59), held(60, 59)):
+        run.committer.update(states)
+    assert [one.scheduled for one in run.ps] == [[], []]
+    run.committer.update(held(60, 60))
+    assert [one.scheduled for one in run.ps] == [[(60, True)]] * 2
+
+
 @pytest.mark.parametrize(
     ("watching", "is_refused"),
     [
