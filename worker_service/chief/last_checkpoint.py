@@ -99,7 +99,10 @@ class LastCheckpoint:
             if error:
                 raise ProgramError(error) if NOT_FINITE in error else StorageError(error)
             newest = self._committer.newest
-            return newest if newest is not None and newest.step == step else None
+            if newest is None or newest.step != step or newest.generation < generation:
+                # One of an earlier generation is damaged: the fleet has trained that step again.
+                return None
+            return newest
 
         try:
             checkpoint = wait_until(poll, self._secs, LAST_PARTS)

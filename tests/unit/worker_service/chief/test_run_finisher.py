@@ -84,6 +84,22 @@ def test_a_last_step_of_another_generation_is_not_the_end_of_this_one(tmp_path: 
         last.commit_last(1)
 
 
+def test_a_damaged_checkpoint_of_the_last_step_is_not_that_of_the_generation_that_trained_it_again(
+    tmp_path: Path,
+) -> None:
+    """The parts arrive some time after every ps has made the step: the ps do not share the folder."""
+    root = tmp_path / "checkpoints"
+    damaged = save(root, 100)
+    part = damaged.folder / damaged.parts[0].file
+    part.write_bytes(part.read_bytes()[:-1] + b"?")
+    saved = save(root, 100, generation=2)
+    (saved.folder / "manifest.json").unlink()
+    before, after = ([shard_state(100, generation=2, phase=pb.COMPLETE) for _ in range(2)] for _ in range(2))
+    ps = [Ps(before[shard], with_parts(after[shard], shard, saved)) for shard in range(2)]
+    found = finisher_of(sample_context(tmp_path, ps, sample_job(deadlines=BRIEF))).commit_last(2)
+    assert (found.step, found.generation) == (100, 2)
+
+
 def test_dropped_gradients_are_those_that_were_pushed_and_not_used(tmp_path: Path) -> None:
     states = [shard_state(100), shard_state(100)]
     for state, used in zip(states, (8, 6), strict=True):
