@@ -20,7 +20,7 @@ from worker_service.chief.monitor import Monitor
 from worker_service.chief.readable import once_readable
 from worker_service.chief.recorder import Recorder
 from worker_service.chief.recovery import Recovery
-from worker_service.chief.run_attempt import Attempt, begin
+from worker_service.chief.run_attempt import Attempt, begin, is_first
 from worker_service.chief.run_finisher import RunFinisher, versions
 from worker_service.chief.storage import Storage
 from worker_service.evaluation import Evaluator
@@ -67,6 +67,7 @@ def chief_components(
     check_chief(context.fleet.describe(), context.incarnation)
     disk = disk or Disk()
     with disk.reading(context.out):
+        is_successor = not is_first(settings)
         attempt = begin(settings, context.job)
     manifest_extra = {
         "job": context.job.model_dump(mode="json"),
@@ -80,7 +81,7 @@ def chief_components(
     storage = Storage(events, context.job.deadlines.stall_secs)
     callbacks = Callbacks(load_callbacks(context.job), events, run_info(settings, context.job), context.job.callbacks)
     holding = Holding(context.out, disk, context.job.update)
-    monitor = _monitor(context, storage, callbacks)
+    monitor = _monitor(context, storage, callbacks, attempt.first_step if is_successor else None)
     with disk.reading(context.out):
         trained_secs = attempt.trained_secs()
     recorder = Recorder(context.out, context.job, context.layout, evaluator, storage, monitor, trained_secs)
@@ -100,12 +101,12 @@ def chief_components(
     )
 
 
-def _monitor(context: RunContext, storage: Storage, callbacks: Callbacks) -> Monitor:
+def _monitor(context: RunContext, storage: Storage, callbacks: Callbacks, lost_from: int | None) -> Monitor:
     """The monitor, once the checkpoints can be read: the metrics in their folders decide which one is the best."""
 
     def read() -> Monitor:
         with storage.disk.reading(context.out):
-            return Monitor(context.out, context.job, storage, callbacks)
+            return Monitor(context.out, context.job, storage, callbacks, lost_from)
 
     return once_readable(read, context.job.deadlines.stall_secs, context.stop)
 

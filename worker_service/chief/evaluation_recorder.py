@@ -61,6 +61,13 @@ class EvaluationRecorder:
         self._generation = generation
         self._first_steps[generation] = first_step
 
+    def start(self, global_step: int) -> None:
+        """Training starts at a step; records the evaluations that the chief before this one has not finished."""
+        first_step = self._first_steps.get(self._generation, global_step)
+        steps = self._monitor.lost(self._generation, first_step, global_step)
+        if steps and self._evaluator is not None and self._evaluator.has_data:
+            self.evaluations.record_lost(steps)
+
     def begin(self, global_step: int, values: Callable[[], Values]) -> None:
         """Begins to evaluate named tensors of the present generation; see `Evaluations.begin`."""
         # A loss can start the next generation before the evaluation ends.

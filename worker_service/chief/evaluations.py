@@ -124,6 +124,13 @@ class Evaluations:
             self._skip(step)
         return self.finish(is_over)
 
+    def record_lost(self, steps: list[int]) -> None:
+        """Records steps that the chief before this one was to evaluate, and has not."""
+        cause = f"not evaluated by the chief before this one: {_steps(steps)}"
+        # One that was itself killed may have recorded them already.
+        if all(event.cause != cause for event in self._events.all()):
+            self._events.add("chief", 0, "evaluation_skipped", cause)
+
     def _has_room(self) -> bool:
         with self._changed:
             if self._running is None:

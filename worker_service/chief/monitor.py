@@ -16,6 +16,7 @@ from psfleet.job.watched_metrics import require_metrics
 from psfleet.report.schema import BestInfo, Evaluation, EvaluationLog
 from worker_service.chief.callbacks import Callbacks
 from worker_service.chief.early_stopping import StopDecision, decide, recorded
+from worker_service.chief.lost_evaluations import lost_steps
 from worker_service.chief.rate_reductions import RateReductions
 from worker_service.chief.storage import Storage
 
@@ -37,6 +38,10 @@ class Monitor:
     `evaluations.jsonl` and the metrics in the folders of checkpoints: a chief that replaces another, and a run that
     resumes, have the same best checkpoint and the same count of evaluations.
 
+    Args of the constructor:
+        lost_from: The step from which on an earlier chief of this attempt has evaluated; None: there was none, or it is
+            not known.
+
     Raises (from the constructor):
         BadJobError: See `early_stopping.recorded`.
 
@@ -45,7 +50,9 @@ class Monitor:
         reductions: Of the learning rate, by a plateau schedule.
     """
 
-    def __init__(self, out: Path, job: Job, storage: Storage, callbacks: Callbacks | None = None) -> None:
+    def __init__(
+        self, out: Path, job: Job, storage: Storage, callbacks: Callbacks | None = None, lost_from: int | None = None
+    ) -> None:
         self.callbacks = callbacks or Callbacks([], storage.events)
         self._job = job
         self._storage = storage
@@ -59,6 +66,7 @@ class Monitor:
         self._pending: dict[int, Checkpoint] = {}
         self._best: Evaluated | None = None
         self._is_best_stored = True
+        self._lost_from = lost_from
         if job.checkpoint.best is not None:
             checkpoints = list(committed_checkpoints(root_of(out, job)))
             found = evaluated.evaluated(checkpoints)
@@ -133,6 +141,14 @@ class Monitor:
         """The generation of the weights that are evaluated at a step: of its checkpoint, or else of the chief's own."""
         with self._lock:
             return self._pending[step].generation if step in self._pending else own
+
+    def lost(self, generation: int, first_step: int, step: int) -> list[int]:
+        """See `lost_steps`; none after the first call."""
+        start, self._lost_from = self._lost_from, None
+        if start is None:
+            return []
+        with self._lock:
+            return lost_steps(self._job, self._evaluations, start, generation, first_step, step)
 
     def skipped(self, step: int) -> None:
         """The evaluation of a step is not made."""

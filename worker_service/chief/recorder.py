@@ -97,6 +97,7 @@ class Recorder:
     def start(self, global_step: int) -> None:
         """See `Observer`."""
         self.monitor.callbacks.start(global_step)
+        self._evaluation.start(global_step)
         self._global_step = global_step
         self._last = (time.perf_counter(), global_step)
         self._due = {
