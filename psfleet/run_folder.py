@@ -118,6 +118,15 @@ def default_folder(name: str, platform: str = LOCAL) -> Path:
 
 
 @contextmanager
+def folder_errors(path: Path) -> Iterator[None]:
+    """Context manager that turns errors of the file system into `UsageError`."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"--out {path}: {error.strerror or error}, expected a folder that can be written") from error
+
+
+@contextmanager
 def claimed(
     path: Path, job: Job, fresh: bool, platform: str = LOCAL, keeps: bool = False, copy_secs: float = 0.0
 ) -> Iterator[RunFolder]:
@@ -136,17 +145,15 @@ def claimed(
         DeadlineError: Another command still copies results after `copy_secs`.
     """
     folder = RunFolder(require_utf8(path.resolve()))
-    try:
+    with folder_errors(path):
         folder.path.mkdir(parents=True, exist_ok=True)
         # Before there is a lock, by which `owner` knows the folder of a run.
         check_owner(path, job, fresh, platform)
         lock = (folder.path / LOCK).open("w")
-    except OSError as error:
-        raise UsageError(f"--out {path}: {error.strerror or error}, expected a folder that can be written") from error
     with lock:
         _wait_for_lock(lock, path, Owner(job.name, platform), copy_secs)
         check_owner(path, job, fresh, platform)
-        try:
+        with folder_errors(path):
             if not keeps:
                 clear(folder.path, ALL_RESULTS if fresh else OF_ONE_START)
             (folder.path / LOGS).mkdir(exist_ok=True)
@@ -154,10 +161,6 @@ def claimed(
             replace_file(folder.job, job.model_dump_json(indent=2))
             replace_file(folder.path / OWNER_FILE, json.dumps({"name": job.name, "platform": platform}))
             location.record(folder.path, job)
-        except OSError as error:
-            raise UsageError(
-                f"--out {path}: {error.strerror or error}, expected a folder that can be written"
-            ) from error
         yield folder
 
 
@@ -175,27 +178,29 @@ def check_owner(path: Path, job: Job, fresh: bool, platform: str) -> None:
     """Refuses a folder in which a run would delete or continue what is not its own.
 
     Raises:
-        UsageError: No run has written the folder, but it has files that this one would delete; or `fresh` is false and
-            it has a run of another job, or checkpoints of this job on another platform.
+        UsageError: The folder cannot be read; no run has written it, but it has files that this one would delete; or
+            `fresh` is false and it has a run of another job, or checkpoints of this job on another platform.
     """
     found = owner(path)
-    if found is None:
-        names = (JOB_FILE, *(ALL_RESULTS if fresh else OVERWRITTEN))
-        in_the_way = [name for name in names if _exists(path / name)]
-        if in_the_way:
-            raise UsageError(
-                f"--out {path}: has {', '.join(in_the_way)}, which no run has written (there is no {OWNER_FILE}); "
-                "expected a new folder or that of a run"
-            )
-        return
-    if fresh:
+    names = (JOB_FILE, *(ALL_RESULTS if fresh else OVERWRITTEN)) if found is None else ()
+    with folder_errors(path):
+        paths = [path / name for name in names]
+        # An empty folder is not in the way.
+        in_the_way = [each.name for each in paths if (any(each.iterdir()) if each.is_dir() else each.exists())]
+        is_trained = (path / CHECKPOINTS).is_dir()
+    if in_the_way:
+        raise UsageError(
+            f"--out {path}: has {', '.join(in_the_way)}, which no run has written (there is no {OWNER_FILE}); "
+            "expected a new folder or that of a run"
+        )
+    if found is None or fresh:
         return
     if found.name != job.name:
         raise UsageError(
             f"--out {path}: has a run of job {found.name}; expected another folder for job {job.name}, or --fresh to "
             "delete that run"
         )
-    if found.platform not in ("", platform) and (path / CHECKPOINTS).is_dir():
+    if found.platform not in ("", platform) and is_trained:
         command = {LOCAL: "train", HOSTS: "task"}.get(found.platform, f"up --on {found.platform}")
         raise UsageError(
             f"--out {path}: has a run on platform {found.platform}, which `psfleet {command}` continues; expected "
@@ -226,11 +231,6 @@ def owner(path: Path) -> Owner | None:
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             continue
     return None
-
-
-def _exists(path: Path) -> bool:
-    """Whether there is a file, or a folder that is not empty."""
-    return any(path.iterdir()) if path.is_dir() else path.exists()
 
 
 def clear(folder: Path, names: tuple[str, ...]) -> None:

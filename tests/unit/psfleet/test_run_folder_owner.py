@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import shutil
@@ -12,7 +13,7 @@ import pytest
 from support.program_samples import sample_job
 
 from psfleet.errors import UsageError
-from psfleet.run_folder import LOCAL, Owner, claimed, default_folder, owner
+from psfleet.run_folder import LOCAL, Owner, check_owner, claimed, default_folder, owner
 
 JOB = sample_job()
 NOBODY = 65534
@@ -126,6 +127,15 @@ def test_a_folder_that_this_user_cannot_enter_is_no_run(tmp_path: Path) -> None:
     _, status = os.waitpid(child, 0)
     (tmp_path / "theirs").chmod(0o700)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_a_folder_that_cannot_be_entered_is_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_dir(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_dir", is_dir)
+    with pytest.raises(UsageError, match=r"--out .*theirs: Permission denied, expected a folder that can"):
+        check_owner(tmp_path / "theirs", JOB, fresh=False, platform=LOCAL)
 
 
 def test_a_folder_that_a_full_disk_has_refused_to_a_run_can_be_used_afterwards(tmp_path: Path) -> None:
