@@ -36,6 +36,7 @@ from psfleet.launch.followed import collect_followed
 from psfleet.launch.followers import following
 from psfleet.launch.platform import COMPOSE, Platform, Request, chief_of
 from psfleet.launch.results import fetch
+from psfleet.launch.results_folder import require_usable
 from psfleet.launch.scale import scale as scale_fleet
 from psfleet.launch.status import container_statuses, standing_statuses
 from psfleet.launch.up import down as take_down
@@ -50,7 +51,7 @@ from psfleet.platforms.standing.platform import standing_platform, with_standing
 from psfleet.plurals import counted
 from psfleet.report.progress import progress
 from psfleet.report.summary import summary
-from psfleet.run_folder import check_owner, claimed, default_folder
+from psfleet.run_folder import claimed, default_folder
 
 INTERRUPTED = SIGNAL_BASE + signal.SIGINT
 """Exit code after Ctrl-C."""
@@ -78,7 +79,7 @@ def up(
     if fleet is not None:
         loaded = on_fleet(loaded, fleet, standing_platform(on, context, namespace))
     console = progress_console()
-    check_owner(folder, loaded, fresh, on)
+    require_usable(place, loaded, folder, fresh, on)
     is_started = False
     try:
         with following(place, loaded.name) as follower:

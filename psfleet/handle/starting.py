@@ -21,12 +21,13 @@ from psfleet.handle.run import Run
 from psfleet.job import function_program
 from psfleet.job.job import Job, load_job, name_of, parse_job
 from psfleet.launch.platform import KUBERNETES, Platform, Request, chief_of
+from psfleet.launch.results_folder import require_usable
 from psfleet.launch.shown import require
 from psfleet.launch.up import start as start_fleet
 from psfleet.platforms.choice import platform, require_known
 from psfleet.platforms.standing.placing import certificates_of, on_fleet
 from psfleet.platforms.standing.platform import standing_platform
-from psfleet.run_folder import HOSTS, LOCAL, Owner, check_owner, claimed, default_folder, owner
+from psfleet.run_folder import HOSTS, LOCAL, Owner, claimed, default_folder, owner
 from psfleet.service import process_environment
 
 MODULE = "psfleet.handle.background"
@@ -169,8 +170,7 @@ def _loaded(
         overrides = [*overrides, f"program={name}"]
     folder = Path(program_folder) if program_folder is not None else Path()
     if isinstance(job, str | Path):
-        folder = Path(job).parent if program_folder is None else folder
-        return load_job(Path(job), overrides), folder, files
+        return load_job(Path(job), overrides), Path(job).parent if program_folder is None else folder, files
     content = job.model_dump(mode="json") if isinstance(job, Job) else job
     return parse_job(content, overrides=overrides), folder, files
 
@@ -182,7 +182,7 @@ def _start_fleet(place: Platform, request: Request, path: Path, on: str) -> None
         UsageError: A fleet of this name runs, or the folder cannot be used.
     """
     job = request.job
-    check_owner(path, job, request.fresh, on)
+    require_usable(place, job, path, request.fresh, on)
     chief = chief_of(place.members(job.name))
     if chief is not None and chief.state != "created" and not chief.is_over:
         raise UsageError(f"fleet {job.name} runs, expected one that is down: psfleet.attach finds it")

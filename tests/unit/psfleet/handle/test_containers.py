@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.checkpoint_samples import sample_layout
+from support.checkpoint_samples import sample_layout, save
 from support.container_run import CHIEF, PS, UP, WORKER, Containers, serving
 from support.report_samples import DONE
 from support.scripted_platform import ended, job, killed, log, member
@@ -17,6 +17,7 @@ from support.scripted_platform import ended, job, killed, log, member
 import psfleet
 from psfleet.checkpoint.manifest import read_manifest
 from psfleet.checkpoint.replacement import specs_of
+from psfleet.checkpoint.store import newest
 from psfleet.errors import DeadlineError, LostPeerError, UsageError
 from psfleet.handle import container_channel, starting
 from psfleet.launch import watcher
@@ -223,6 +224,18 @@ def test_a_start_marks_its_folder_which_stands_for_the_run(place: Containers, tm
     with pytest.raises(UsageError, match="fleet small runs, expected one that is down: psfleet"):
         psfleet.start(job(), out=tmp_path / "out", on="compose")
     assert len(place.applied) == 1
+
+
+def test_a_start_refuses_a_folder_with_a_copy_of_results_that_were_deleted(place: Containers, tmp_path: Path) -> None:
+    place.now([])
+    place.keeps_results = False
+    with claimed(tmp_path / "out", job(), fresh=False, platform="compose") as folder:
+        save(folder.path / "checkpoints", 10)
+    with pytest.raises(UsageError, match="has a copy of a run whose results on compose were deleted"):
+        psfleet.start(job(), out=tmp_path / "out", on="compose")
+    assert place.applied == []
+    psfleet.start(job(), out=tmp_path / "out", fresh=True, on="compose")
+    assert (len(place.applied), newest(folder.path / "checkpoints")) == (1, None)
 
 
 def test_what_is_no_run_has_no_handle(place: Containers, tmp_path: Path) -> None:
