@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from kubernetes import client, config
-from kubernetes.config import incluster_config
+from kubernetes.config import incluster_config, kube_config
 from kubernetes.config.config_exception import ConfigException
 from yaml import YAMLError
 
@@ -28,24 +29,37 @@ def configuration(context: str | None) -> tuple[client.Configuration, str]:
     """
     settings = client.Configuration()
     try:
-        config.load_kube_config(context=context, client_configuration=settings)
-        return settings, _namespace(context)
-    except (ConfigException, OSError, TypeError, UnicodeDecodeError, YAMLError) as error:
-        if context is None:
-            own = _of_pod()
-            if own is not None:
-                return own
+        merged = kube_config.KubeConfigMerger(kube_config.KUBE_CONFIG_DEFAULT_LOCATION)
+        chosen = _current_context(merged) if context is None else context
+        config.load_kube_config(context=chosen, client_configuration=settings)
+        return settings, _namespace(merged, chosen)
+    except (AttributeError, ConfigException, OSError, TypeError, UnicodeDecodeError, YAMLError) as error:
+        own = _of_pod() if context is None and not _has_file() else None
+        if own is not None:
+            return own
         wanted = "" if context is None else f"context {context}: "
         raise UsageError(
             f"no Kubernetes cluster is configured ({wanted}{innermost(error)}): set KUBECONFIG; {WITHOUT}"
         ) from error
 
 
-def _namespace(context: str | None) -> str:
-    """The namespace of a context of the kubeconfig file."""
-    contexts, current = config.list_kube_config_contexts()
-    chosen = current if context is None else next(each for each in contexts if each["name"] == context)
-    return str(chosen["context"].get("namespace") or DEFAULT_NAMESPACE)
+def _current_context(merged: kube_config.KubeConfigMerger) -> str | None:
+    """The first one that a file of KUBECONFIG names, as with kubectl; the package takes the last one."""
+    named = (each.get("current-context") for each in merged.config_files.values())
+    return next((str(name) for name in named if name), None)
+
+
+def _namespace(merged: kube_config.KubeConfigMerger, context: str | None) -> str:
+    """The namespace of a context that there is."""
+    found = merged.config["contexts"].get_with_name(context)["context"].safe_get("namespace")
+    return str(found or DEFAULT_NAMESPACE)
+
+
+def _has_file() -> bool:
+    """Whether there is a kubeconfig file with content: an empty one, such as /dev/null, is none."""
+    paths = kube_config.KUBE_CONFIG_DEFAULT_LOCATION.split(kube_config.ENV_KUBECONFIG_PATH_SEPARATOR)
+    found = [path for each in paths if each and os.path.exists(path := os.path.expanduser(each))]
+    return any(os.path.getsize(path) for path in found)
 
 
 def _of_pod() -> tuple[client.Configuration, str] | None:

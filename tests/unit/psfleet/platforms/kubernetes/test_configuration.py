@@ -88,3 +88,43 @@ def test_a_file_that_is_no_yaml_is_named_in_one_line(kubeconfig: Path, content: 
     with pytest.raises(UsageError, match=r"no Kubernetes cluster is configured .*: set KUBECONFIG") as caught:
         configuration(None)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def without_current_context(path: Path) -> None:
+    """Rewrites a file: it names no current context."""
+    content = json.loads(path.read_text())
+    del content["current-context"]
+    path.write_text(json.dumps(content))
+
+
+def test_of_several_files_the_first_current_context_counts(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with kubectl."""
+    second = kubeconfig.with_name("second")
+    second.write_text(json.dumps({"current-context": "far"}))
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", f"{kubeconfig}:{second}")
+    settings, namespace = configuration(None)
+    assert (settings.host, namespace) == ("http://near:6443", "default")
+    without_current_context(kubeconfig)
+    settings, namespace = configuration(None)
+    assert (settings.host, namespace) == ("http://far:6443", "team")
+
+
+def test_a_context_that_is_named_needs_no_current_one(kubeconfig: Path) -> None:
+    without_current_context(kubeconfig)
+    settings, namespace = configuration("far")
+    assert (settings.host, namespace) == ("http://far:6443", "team")
+    with pytest.raises(UsageError, match="Expected key current-context"):
+        configuration(None)
+
+
+@pytest.mark.parametrize("content", ["contexts: [", "text", "clusters: []"])
+def test_a_pod_with_an_invalid_file_does_not_use_its_own_account(kubeconfig: Path, account: Path, content: str) -> None:
+    kubeconfig.write_text(content)
+    with pytest.raises(UsageError, match=r"no Kubernetes cluster is configured .*: set KUBECONFIG"):
+        configuration(None)
+
+
+def test_an_empty_file_is_none(kubeconfig: Path, account: Path) -> None:
+    """KUBECONFIG=/dev/null."""
+    kubeconfig.write_text("")
+    assert configuration(None)[1] == "robots"
