@@ -62,7 +62,7 @@ def read_mapping(path: Path, kind: str, loader: type[yaml.SafeLoader] = UniqueKe
 
 def read_job_file(path: Path) -> dict[str, Any]:
     """Reads a job file, or a study file given in its place; raises as `read_mapping`."""
-    return read_mapping(path, "job file", path_loader(path.resolve().parent))
+    return read_mapping(path, "job file", path_loader(path.parent.resolve()))
 
 
 def is_study(content: Mapping[str, Any]) -> bool:

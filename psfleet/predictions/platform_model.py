@@ -66,7 +66,7 @@ def find_model(platform: Platform, text: str, step: int | None, best: bool) -> P
 
 
 def _of_fleet(platform: Platform, path: Path, job: Job, step: int | None, best: bool) -> PlatformModel:
-    content, home, workers = job.model_dump(mode="json"), path.resolve().parent, job.fleet.workers
+    content, home, workers = job.model_dump(mode="json"), path.parent.resolve(), job.fleet.workers
     if job.checkpoint.store is not None:
         return PlatformModel(job.name, content, home, workers, url=job.checkpoint.store, step=step, best=best)
     require_results(platform, path, job)

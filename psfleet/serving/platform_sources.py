@@ -177,7 +177,7 @@ def _of_run(
 
 def _of_fleet(platform: Platform, path: Path, source: MemberSource, reads_stores: bool) -> tuple[Job, PlannedModel]:
     job = parse_job(read_job_file(path), str(path))
-    home = str(path.resolve().parent)
+    home = str(path.parent.resolve())
     if job.checkpoint.store is not None:
         _require_no_store(f"checkpoint.store of {path}", reads_stores)
         return job, PlannedModel(source=source.model_copy(update={"run": job.checkpoint.store}), program_folder=home)

@@ -105,7 +105,8 @@ def load_study(path: Path) -> LoadedStudy:
         study = Study.model_validate(content)
     except ValidationError as error:
         raise BadJobError(f"{path}: {'; '.join(problem(item, Study) for item in error.errors())}") from error
-    job = (path.parent / study.job).resolve()
+    named = path.parent / study.job
+    job = named.parent.resolve() / named.name
     if not job.is_file():
         raise UsageError(f"{path}: job is {study.job!r}, and there is no file {job}")
     loaded = LoadedStudy(study, read_mapping(job, "job file", path_loader(job.parent)), job.parent)

@@ -20,7 +20,7 @@ class Paths:
     """
 
     def __init__(self, job_file: Path, folder: Path | None) -> None:
-        self._home = job_file.resolve().parent
+        self._home = job_file.parent.resolve()
         self._folder = folder
 
     def mounts(self, job: Job) -> list[dict[str, Any]]:

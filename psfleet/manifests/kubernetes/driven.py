@@ -55,7 +55,7 @@ def render(job: Job, activity: Activity, job_file: Path) -> list[Object]:
             "study file of a fleet whose results are on the cluster"
         )
     require_service_name(job.name)
-    files = Files.of(job_file.resolve().parent) if job.container.program == "mount" else None
+    files = Files.of(job_file.parent.resolve()) if job.container.program == "mount" else None
     objects: list[Object] = []
     if service_account(job.kubernetes, WORKER) is None:
         objects.append(fleet_object("v1", "ServiceAccount", job, WORKER, automountServiceAccountToken=False))

@@ -67,7 +67,7 @@ def render(job: Job, job_file: Path, paused: bool = False, place: OnFleet | None
         BadJobError: No Service can have the job's name.
     """
     require_service_name(job.name)
-    files = Files.of(job_file.resolve().parent) if job.container.program == "mount" else None
+    files = Files.of(job_file.parent.resolve()) if job.container.program == "mount" else None
     sizes = {PS: num_own_ps(job), LOADER: job.input.num_loaders, WORKER: job.fleet.processes}
     roles = [role for role, size in sizes.items() if size]
     objects = [

@@ -94,7 +94,7 @@ class Compose:
             elif job.tls:
                 ensure_certificates(job.name)
             self.remove(job.name, results=request.fresh)
-            engine.compose(project(job.name), text_of(request), request.job_file.resolve().parent, "up", "--no-start")
+            engine.compose(project(job.name), text_of(request), request.job_file.parent.resolve(), "up", "--no-start")
             put_files(self._chief(job.name), container.FRONT_FILES, request.front_files)
             self._start(job.name)
 

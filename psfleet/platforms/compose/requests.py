@@ -50,7 +50,7 @@ def _program_folders(request: Request) -> list[Path]:
     """The folders of programs that containers mount: one, or of a service that of each model."""
     plan = request.activity.service if request.activity is not None else None
     if plan is None:
-        return [request.job_file.resolve().parent]
+        return [request.job_file.parent.resolve()]
     return [Path(folder) for folder in dict.fromkeys(model.program_folder for model in plan.models)]
 
 
