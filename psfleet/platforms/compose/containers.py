@@ -160,7 +160,7 @@ def require_readable(home: Path, pattern: str = "*.py") -> None:
 
 
 def start_containers(containers: Sequence[Container], num_threads: int) -> None:
-    """Starts all at the same time. Compose would order them, but the services wait for each other.
+    """Starts these at the same time. Compose would order them, but the services wait for each other.
 
     Raises:
         UsageError: One does not start.

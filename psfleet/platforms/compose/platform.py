@@ -230,8 +230,11 @@ class Compose:
         return chief
 
     def _start(self, name: str) -> None:
+        others = [each for each in self._containers(name) if each.labels[ROLE] != "chief"]
         try:
-            start_containers(self._containers(name), NUM_THREADS)
+            start_containers(others, NUM_THREADS)
+            # Last: a start that was interrupted is known by a chief that was only created, and made anew.
+            start_containers([self._chief(name)], NUM_THREADS)
         except UsageError:
             self.remove(name, results=False)
             raise

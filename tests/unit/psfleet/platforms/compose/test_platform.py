@@ -129,6 +129,23 @@ def test_a_fleet_of_which_a_container_never_starts_is_removed() -> None:
     assert "volume" not in engine.asked, "its results stay"
 
 
+def test_the_chief_is_started_last_so_that_a_start_which_ends_before_is_made_anew() -> None:
+    """The next `psfleet up` attaches to a fleet whose chief was started."""
+    engine = Engine()
+    ps, start = engine.found[0], engine.found[0].start
+
+    def fail() -> None:
+        start()
+        assert "chief" not in engine.asked
+        raise APIError("the port is taken")
+
+    ps.start = fail
+    with pytest.raises(UsageError, match="container psfleet-small-ps-0-1 does not start: the port is taken"):
+        engine.platform()._start("small")
+    assert engine.asked["ps"] == [*["start"] * START_TRIES, "stop", "remove"]
+    assert engine.asked["chief"] == ["stop", "remove"]
+
+
 @pytest.mark.parametrize("results", [False, True])
 def test_what_runs_is_stopped_before_it_is_removed_and_results_go_only_on_request(results: bool) -> None:
     engine = Engine(State={"Status": "exited", "ExitCode": 0})
