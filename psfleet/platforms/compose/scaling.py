@@ -9,6 +9,7 @@ from docker.models.containers import Container
 
 from psfleet.errors import LostPeerError
 from psfleet.job.job import Job
+from psfleet.manifests import container
 from psfleet.manifests.compose.render import ROLE, file_text, project
 from psfleet.platforms.compose import engine
 from psfleet.platforms.compose.containers import WORKING_DIR, index_of, place_on_fleet, removed_by_others
@@ -44,7 +45,7 @@ def _up(job: Job, chief: Container, *arguments: str) -> None:
     """Creates and starts the containers of services that have too few."""
     engine.require_plugin()
     home = Path(chief.labels[WORKING_DIR])
-    text = file_text(job, home / "job.yaml", None, "psfleet scale", place=place_on_fleet(chief))
+    text = file_text(job, _program_folder(chief) / "job.yaml", None, "psfleet scale", place=place_on_fleet(chief))
     command = ("up", "-d", "--no-recreate", "--no-deps", *arguments)
     try:
         engine.compose(project(job.name), text, home, *command)
@@ -53,3 +54,12 @@ def _up(job: Job, chief: Container, *arguments: str) -> None:
             raise
         # Another command has created one of them since compose looked.
         engine.compose(project(job.name), text, home, *command)
+
+
+def _program_folder(chief: Container) -> Path:
+    """The folder that the chief mounts as its program; the project's if the program is in the image.
+
+    A compose file that was rendered to another folder makes that one the project's.
+    """
+    binds = (each["Source"] for each in chief.attrs.get("Mounts") or () if each["Destination"] == container.PROGRAM)
+    return Path(next(binds, chief.labels[WORKING_DIR]))

@@ -1,4 +1,4 @@
-"""What `psfleet scale --loaders N` asks of a Docker engine."""
+"""What `psfleet scale` asks of a Docker engine."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from docker.errors import APIError, NotFound
 from support.compose_samples import container
 from support.scripted_platform import job
@@ -16,7 +17,7 @@ from psfleet.errors import LostPeerError
 from psfleet.platforms.compose import engine
 from psfleet.platforms.compose.containers import SERVICE, WORKING_DIR
 from psfleet.platforms.compose.engine import translate_errors
-from psfleet.platforms.compose.scaling import scale_loaders
+from psfleet.platforms.compose.scaling import scale_loaders, scale_workers
 
 
 def loader(index: int, removed: list[int], error: Exception | None = None) -> Any:
@@ -87,3 +88,21 @@ def test_loaders_that_another_command_creates_at_the_same_time_are_there(
     with pytest.raises(LostPeerError, match=message) if calls == 1 else nullcontext():
         scale_loaders(job(input={"from": "loaders", "loaders": 2}), chief, [], 2)
     assert made == [made[0]] * calls
+
+
+def test_a_worker_of_a_file_that_was_rendered_to_another_folder_has_the_program_of_the_chief(
+    chief: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`docker compose -f FILE up` labels containers with the folder of FILE."""
+    made: list[tuple[str, Path]] = []
+    monkeypatch.setattr(engine, "require_plugin", lambda: None)
+    monkeypatch.setattr(engine, "compose", lambda project, text, home, *arguments: made.append((text, home)))
+    program = tmp_path / "program"
+    chief.attrs["Mounts"] = [
+        {"Type": "volume", "Source": "/var/lib/docker/volumes/results", "Destination": "/out"},
+        {"Type": "bind", "Source": str(program), "Destination": "/program"},
+    ]
+    scale_workers(job(), chief, 3)
+    ((text, home),) = made
+    sources = [each["source"] for each in yaml.safe_load(text)["services"]["worker"]["volumes"]]
+    assert (str(program) in sources, str(tmp_path) in sources, home) == (True, False, tmp_path)
