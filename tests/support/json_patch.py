@@ -1,4 +1,4 @@
-"""Applies the patches of kustomize components to objects: the operations of RFC 6902 that they use, and deletion."""
+"""Applies kustomize components to objects: resources, images, and patches by deletion and by RFC 6902."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ Object = dict[str, Any]
 
 
 def with_component(objects: Sequence[Object], folder: Path) -> list[Object]:
-    """What kustomize makes of objects with a component's patches and images."""
+    """What kustomize makes of objects with a component's resources, patches and images."""
     component = yaml.safe_load((folder / "kustomization.yaml").read_text())
     found = copy.deepcopy(list(objects))
+    for name in component.get("resources", ()):
+        found += yaml.safe_load_all((folder / name).read_text())
     for entry in component.get("patches", ()):
         content = yaml.safe_load(entry["patch"])
         chosen = [each for each in found if _is_target(each, entry["target"])]
@@ -34,8 +36,11 @@ def with_component(objects: Sequence[Object], folder: Path) -> list[Object]:
 
 
 def _is_target(content: Object, target: Mapping[str, str]) -> bool:
-    name = content["metadata"]["name"]
-    return content["kind"] == target["kind"] and re.fullmatch(target.get("name", ".*"), name) is not None
+    meta = content["metadata"]
+    key, _, value = target.get("labelSelector", "").partition("=")
+    is_selected = not key or meta.get("labels", {}).get(key) == value
+    is_named = re.fullmatch(target.get("name", ".*"), meta["name"]) is not None
+    return content["kind"] == target["kind"] and is_named and is_selected
 
 
 def _apply(content: Object, operation: Mapping[str, Any]) -> None:

@@ -50,9 +50,8 @@ def template(job: Job, component: str, program: list[Object] | None, place: OnFl
             image.
         place: On a standing fleet, whose certificates the pods have; None: the run has ps of its own.
     """
-    role = role_of(component)
     spec: Object = {
-        "serviceAccountName": component_name(job.name, role),
+        "serviceAccountName": component_name(job.name, role_of(component)),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         # With the headless Service of this name, DNS knows each pod by its Job and index.
@@ -60,6 +59,7 @@ def template(job: Job, component: str, program: list[Object] | None, place: OnFl
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": math.ceil(job.deadlines.stop_secs),
         "securityContext": pod_security(),
+        "tolerations": [],  # The components of k8s/components append to it.
         "containers": [_container(job, component, program, place)],
         "volumes": _volumes(job, component, program, place),
     }
