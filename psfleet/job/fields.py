@@ -17,9 +17,12 @@ def _reject_bool(value: object) -> object:
 
 
 def _require_json(options: dict[str, Any]) -> dict[str, Any]:
-    waiting: list[Any] = [options]
+    # With each value, the ids of the mappings and lists that it is in.
+    waiting: list[tuple[Any, tuple[int, ...]]] = [(options, ())]
     while waiting:
-        value = waiting.pop()
+        value, around = waiting.pop()
+        if id(value) in around:
+            raise ValueError("a mapping or list that contains itself is in it, expected values as JSON has them")
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{value} is in it, expected finite numbers")
         if isinstance(value, date | bytes | set):
@@ -29,7 +32,8 @@ def _require_json(options: dict[str, Any]) -> dict[str, Any]:
             for key in value:
                 if not isinstance(key, str):
                     raise ValueError(f"the key {key!r} is in it, expected text (in quotes) as keys")
-        waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else []
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+        waiting += [(each, (*around, id(value))) for each in inner]
     return options
 
 

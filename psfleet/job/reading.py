@@ -36,6 +36,13 @@ class UniqueKeys(yaml.SafeLoader):
             self._checked.add(id(node))
         super().flatten_mapping(node)
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """The value of a node; that of a date that does not exist, or the like, is an error of YAML with its line."""
+        try:
+            return super().construct_object(node, deep)
+        except ValueError as error:
+            raise yaml.constructor.ConstructorError(None, None, str(error), node.start_mark) from error
+
 
 def read_mapping(path: Path, kind: str, loader: type[yaml.SafeLoader] = UniqueKeys) -> dict[str, Any]:
     """Reads a YAML file whose content is a mapping.

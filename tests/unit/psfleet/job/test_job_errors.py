@@ -178,9 +178,15 @@ def test_a_value_instead_of_a_section_is_refused_without_words_of_python() -> No
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("name: [a", "is not YAML"), ("- a\n- b\n", "holds list, expected a mapping"), ("", "holds NoneType, expected")],
+    [
+        ("name: [a", "is not YAML"),
+        ("- a\n- b\n", "holds list, expected a mapping"),
+        ("", "holds NoneType, expected"),
+        ("name: a\noptions: {day: 2024-02-30}", "is not YAML: day is out of range for month .*, line 2, column 16"),
+        ("train: {steps: 0b_}", "is not YAML: invalid literal .*, line 1"),
+    ],
 )
-def test_a_file_that_is_no_mapping_is_refused_in_one_line(tmp_path: Path, text: str, expected: str) -> None:
+def test_a_file_that_is_no_yaml_or_no_mapping_is_refused_in_one_line(tmp_path: Path, text: str, expected: str) -> None:
     (tmp_path / "job.yaml").write_text(text)
     with pytest.raises(BadJobError, match=expected) as caught:
         load_job(tmp_path / "job.yaml")
@@ -197,6 +203,33 @@ def test_a_key_that_is_there_twice_is_refused(tmp_path: Path, text: str) -> None
         load_job(tmp_path / "job.yaml")
     with pytest.raises(UsageError, match="the value is not YAML"):
         override({}, "optimizer={name: sgd, name: adam}")
+
+
+@pytest.mark.parametrize("value", ["2024-02-30", "[0b_]", "{a: 1", "{a: 2024-01-01T25:00:00Z}"])
+def test_an_override_that_is_no_yaml_is_a_usage_error(value: str) -> None:
+    with pytest.raises(UsageError, match=r"--set .*: the value is not YAML"):
+        override({}, f"options.day={value}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "options: &o {self: *o}",
+        "options: {list: &l [1, {inner: *l}]}",
+        "callbacks: [{use: mlflow, options: &o {self: *o}}]",
+    ],
+)
+def test_options_that_contain_themselves_are_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "some.yaml").write_text(text)
+    content = read_mapping(tmp_path / "some.yaml", "file")
+    with pytest.raises(BadJobError, match="options: a mapping or list that contains itself is in it, expected values"):
+        parse_job(minimal(**content))
+
+
+def test_options_may_have_one_value_twice(tmp_path: Path) -> None:
+    (tmp_path / "some.yaml").write_text("options: {one: &o {inner: [1]}, other: [*o, *o]}")
+    content = read_mapping(tmp_path / "some.yaml", "file")
+    assert parse_job(minimal(**content)).options["other"] == [{"inner": [1]}] * 2
 
 
 def test_what_is_merged_may_be_there_twice(tmp_path: Path) -> None:
