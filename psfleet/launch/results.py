@@ -63,6 +63,7 @@ def collect(platform: Platform, name: str, folder: Path, on: str) -> Report:
     Raises:
         UsageError: There is no such fleet, or the folder cannot be used.
         LostPeerError: The copy broke off, or the fleet is being removed.
+        StorageError: The folder cannot be written any more.
     """
     members = require(platform, name)
     job = platform.job(name)
@@ -117,6 +118,7 @@ def fetch(platform: Platform, name: str, job: Job | None, folder: Path, on: str)
     Raises:
         UsageError: There are no results, the job is not known, or the folder cannot be used.
         LostPeerError: The copy broke off.
+        StorageError: The folder cannot be written any more.
     """
     members = platform.members(name)
     chief = chief_of(members)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tarfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -12,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from psfleet.checkpoint.location import CHECKPOINTS
-from psfleet.errors import LostPeerError
+from psfleet.errors import LostPeerError, StorageError
 from psfleet.job.job import Job
 from psfleet.launch.logs import fleet_table, with_indices
 from psfleet.launch.platform import TRAINING, Member, Platform
@@ -48,6 +49,15 @@ class CopiedReport:
         return own is None or any(each.started not in known for each in self.report.attempts)
 
 
+@contextmanager
+def storage_errors(folder: Path) -> Iterator[None]:
+    """Context manager that turns errors of the file system into `StorageError`."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"the results cannot be copied to {folder}: {error.strerror or error}") from error
+
+
 def copy_results(platform: Platform, job: Job, folder: Path, created: float) -> CopiedReport | None:
     """Copies what belongs to a run, except for its report.
 
@@ -59,19 +69,21 @@ def copy_results(platform: Platform, job: Job, folder: Path, created: float) -> 
 
     Raises:
         LostPeerError: The copy broke off.
+        StorageError: The folder cannot be written.
     """
     staging = folder / STAGING
     shutil.rmtree(staging, ignore_errors=True)
     try:
-        _copy(platform, job, folder)
-        _take_events(staging / EventLog.FILE_NAME, folder / EventLog.FILE_NAME, created)
-        report = earlier_report(staging)
-        if report is None:
-            return None
-        # Archives round times down to seconds.
-        is_new = (staging / Report.FILE_NAME).stat().st_mtime > created - 1
-        report = report if report.attempts else with_attempt(report, created if is_new else 0.0, None, [])
-        return CopiedReport(with_own_checkpoints(report, folder), is_new)
+        with storage_errors(folder):
+            _copy(platform, job, folder)
+            _take_events(staging / EventLog.FILE_NAME, folder / EventLog.FILE_NAME, created)
+            report = earlier_report(staging)
+            if report is None:
+                return None
+            # Archives round times down to seconds.
+            is_new = (staging / Report.FILE_NAME).stat().st_mtime > created - 1
+            report = report if report.attempts else with_attempt(report, created if is_new else 0.0, None, [])
+            return CopiedReport(with_own_checkpoints(report, folder), is_new)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
@@ -129,7 +141,11 @@ def _extract(chunks: Iterator[bytes], names: Sequence[str], folder: Path) -> Ite
 
 
 def save_logs(platform: Platform, name: str, members: Sequence[Member], folder: RunFolder) -> None:
-    """Writes the logs of all members of a fleet, and of those that were scaled away, to the run folder."""
+    """Writes the logs of all members of a fleet, and of those that were scaled away, to the run folder.
+
+    Raises:
+        StorageError: It cannot be written.
+    """
     table = fleet_table(platform, members)
     for member in [*with_indices(platform, members, table), *platform.scaled_away(name)]:
         lines = platform.log(member) if member.role in TRAINING else iter(())
@@ -139,5 +155,5 @@ def save_logs(platform: Platform, name: str, members: Sequence[Member], folder: 
             continue
         role = member.role if member.role in ("ps", "loader") else "worker"
         path = folder.log(role, member.index) if member.index is not None else folder.path / LOGS / f"{member.name}.log"
-        with path.open("a", encoding="utf-8") as file:
+        with storage_errors(folder.path), path.open("a", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in chain([first], lines))

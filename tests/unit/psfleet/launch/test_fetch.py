@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from support.report_samples import DONE
 from support.scripted_platform import ScriptedPlatform, ended, job, killed, member
 
 from psfleet.checkpoint.store import newest
-from psfleet.errors import NO_CHECKPOINT, LostPeerError, UsageError
+from psfleet.errors import NO_CHECKPOINT, LostPeerError, StorageError, UsageError
 from psfleet.job.job import Job
 from psfleet.launch.followed import collect_followed
 from psfleet.launch.platform import Member
@@ -181,3 +182,39 @@ def test_a_copy_that_breaks_off_while_the_fleet_is_there_is_a_lost_peer(out: Pat
 
     with pytest.raises(LostPeerError, match="the engine is shutting down"):
         collect_followed(Broken([ended("chief")], results=volume), job(), out, "scripted", created=0.0)
+
+
+@pytest.mark.parametrize("members", [[], [ended("chief", 0, STOPPED)], [member("chief")]], ids=["down", "over", "up"])
+def test_results_that_cannot_be_written_are_an_error_of_storage(out: Path, volume: Path, members: list[Member]) -> None:
+    out.mkdir()
+    (out / "checkpoints").touch()
+    with pytest.raises(StorageError, match=f"the results cannot be copied to {out}: Not a directory"):
+        fetched(out, volume, *members)
+
+
+def test_a_disk_that_fills_up_during_the_copy_is_an_error_of_storage(out: Path, volume: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    class Full(ScriptedPlatform):
+        @contextmanager
+        def tar(self, job: Job, names: Sequence[str]) -> Iterator[Iterator[Iterator[bytes]]]:
+            with super().tar(job, names) as archives:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+                yield archives
+
+    try:
+        with pytest.raises(StorageError, match=r"the results cannot be copied to .*: File too large"):
+            fetch(Full([], results=volume), "small", job(), out, "scripted")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert newest(out / "checkpoints") is None
+
+
+def test_a_log_that_cannot_be_written_is_an_error_of_storage(out: Path, volume: Path) -> None:
+    class Late(ScriptedPlatform):
+        def log(self, member: Member, since: float = 0.0, follow: bool = False, tail: int | None = None) -> Any:
+            (out / "logs" / "worker-0.log").mkdir(exist_ok=True)
+            yield "trained"
+
+    with pytest.raises(StorageError, match=r"the results cannot be copied to .*: Is a directory"):
+        fetch(Late([ended("chief", 0, STOPPED)], results=volume), "small", job(), out, "scripted")
