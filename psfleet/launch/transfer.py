@@ -19,10 +19,11 @@ from psfleet.launch.logs import fleet_table, with_indices
 from psfleet.launch.platform import TRAINING, Member, Platform
 from psfleet.report.attempts import earlier_report, with_attempt
 from psfleet.report.evidence import with_own_checkpoints
+from psfleet.report.pictures import pictures
 from psfleet.report.schema import EventLog, Report
-from psfleet.run_folder import CONTINUED, LOGS, TENSORBOARD, RunFolder
+from psfleet.run_folder import CALLBACKS, CONTINUED, LOGS, PICTURES, TENSORBOARD, RunFolder
 
-ALWAYS = (CHECKPOINTS, TENSORBOARD, *CONTINUED)
+ALWAYS = (CHECKPOINTS, TENSORBOARD, PICTURES, CALLBACKS, *CONTINUED)
 """Results that are copied whatever their age: a resumed run continues them."""
 OF_THIS_START = (EventLog.FILE_NAME, Report.FILE_NAME)
 """Results of which only those of this start of the fleet replace the ones in the run folder."""
@@ -99,10 +100,17 @@ def _take_events(copied: Path, own: Path, created: float) -> None:
 
 def _copy(platform: Platform, job: Job, folder: Path) -> None:
     """Extracts what belongs to the run; a file replaces that of the run folder when it is whole."""
+    shown: set[Path] = set()
     for name in extracted(platform, job, [*ALWAYS, *OF_THIS_START], folder / STAGING):
         if name.parts[0] in ALWAYS:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / STAGING / name).replace(folder / name)
+            if name.parts[0] == PICTURES:
+                shown.add(folder / name)
+    # The chief deletes pictures of the steps between.
+    for picture in chain.from_iterable(pictures(folder).values()) if shown else ():
+        if picture.path not in shown:
+            picture.path.unlink()
 
 
 def extracted(platform: Platform, job: Job, names: Sequence[str], folder: Path) -> Iterator[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import resource
 from collections.abc import Iterator, Sequence
@@ -182,6 +183,34 @@ def test_a_copy_that_breaks_off_while_the_fleet_is_there_is_a_lost_peer(out: Pat
 
     with pytest.raises(LostPeerError, match="the engine is shutting down"):
         collect_followed(Broken([ended("chief")], results=volume), job(), out, "scripted", created=0.0)
+
+
+def test_pictures_and_files_of_callbacks_are_copied_and_pictures_that_the_chief_deleted_go(
+    out: Path, volume: Path
+) -> None:
+    """The report shows the pictures that are in the run folder."""
+    content = {"pictures/00000000-a.png": "first", "pictures/00000020-a.png": "newest", "callbacks/callback-a/b": "own"}
+    for name, text in content.items():
+        (volume / name).parent.mkdir(parents=True, exist_ok=True)
+        (volume / name).write_text(text)
+    (out / "pictures").mkdir(parents=True)
+    for name in ("00000010-a.png", "mine.png"):
+        (out / "pictures" / name).touch()
+    fetched(out, volume, ended("chief", 0, STOPPED), ended("ps", 0, STOPPED))
+    assert {name: (out / name).read_text() for name in content} == content
+    assert sorted(path.name for path in (out / "pictures").iterdir()) == [
+        "00000000-a.png",
+        "00000020-a.png",
+        "mine.png",
+    ]
+    assert base64.b64encode(b"newest").decode() in (out / "report.html").read_text()
+
+
+def test_pictures_stay_where_the_platform_has_none(out: Path, volume: Path) -> None:
+    (out / "pictures").mkdir(parents=True)
+    (out / "pictures" / "00000010-a.png").touch()
+    fetched(out, volume)
+    assert (out / "pictures" / "00000010-a.png").exists()
 
 
 @pytest.mark.parametrize("members", [[], [ended("chief", 0, STOPPED)], [member("chief")]], ids=["down", "over", "up"])
