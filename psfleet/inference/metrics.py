@@ -10,6 +10,8 @@ from psfleet.service.metrics import PREFIX, Metric, Reading, Readings, Times
 FRONT = "front"
 DONE = "done"
 """Result of a query with an answer; others have the name of the error's status."""
+CANCELLED = "cancelled"
+"""Result of a query that its client has given up."""
 
 ROLES = (FRONT,)
 QUERIES = Metric(
@@ -17,7 +19,7 @@ QUERIES = Metric(
     "counter",
     "queries",
     ROLES,
-    "Queries by protocol (rest, grpc) and result (done, or why there is no answer).",
+    "Queries by protocol (rest, grpc) and result (done, cancelled by the client, or why there is no answer).",
     ("protocol", "result"),
 )
 QUERY_SECONDS = Metric(
@@ -53,7 +55,7 @@ class ServiceMetrics:
 
         Args:
             protocol: rest or grpc.
-            result: `DONE`, or the name of a status in lower case.
+            result: `DONE`, `CANCELLED`, or the name of a status in lower case.
             num_members: Of the answer; 0: there is none.
         """
         self._times.add(secs)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from psfleet.inference.batches import Batcher
 from psfleet.inference.ensemble import Ensemble
-from psfleet.inference.metrics import DONE, ServiceMetrics
+from psfleet.inference.metrics import CANCELLED, DONE, ServiceMetrics
 from psfleet.inference.query import Answer, Query, checked_inputs
 from psfleet.inference.tensors import ModelMetadata, QueryError, Status
 
@@ -92,6 +92,9 @@ class ModelService:
             result = DONE
         except QueryError as error:
             result = error.status.name.lower()
+            raise
+        except asyncio.CancelledError:
+            result = CANCELLED
             raise
         except Exception as error:
             logger.exception("a query failed")
