@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -106,17 +105,17 @@ class Shares:
     def blocks(self, output: int) -> Iterator[np.ndarray]:
         """The predictions of each batch, in the order of the data set: `[batch, ...]`."""
         spec = self.outputs[output]
-        row = np.zeros(spec.shape, spec.dtype)
-        with ExitStack() as stack:
-            files = [
-                stack.enter_context(values_file(self._folder, index, output).open("rb")) if share.counts else None
-                for index, share in enumerate(self._shares)
-            ]
-            for number in range(sum(len(share.counts) for share in self._shares)):
-                index, turn = number % len(files), number // len(files)
-                file, count = files[index], self._shares[index].counts[turn]
-                assert file is not None, "the worker has a share"
-                yield np.frombuffer(_read(file, count * row.nbytes), spec.dtype).reshape([count, *spec.shape])
+        row_bytes = np.zeros(spec.shape, spec.dtype).nbytes
+        starts = [0] * len(self._shares)
+        for number in range(sum(len(share.counts) for share in self._shares)):
+            index, turn = number % len(starts), number // len(starts)
+            count = self._shares[index].counts[turn]
+            # All files together may be more than a process may have open.
+            with values_file(self._folder, index, output).open("rb") as file:
+                file.seek(starts[index])
+                content = _read(file, count * row_bytes)
+            starts[index] += len(content)
+            yield np.frombuffer(content, spec.dtype).reshape([count, *spec.shape])
 
 
 def write(shares: Shares, out: Path, temporary: Path) -> None:
@@ -161,11 +160,13 @@ def _write_parquet(shares: Shares, path: Path) -> None:
 def _groups(blocks: Iterator[Sequence[np.ndarray]]) -> Iterator[list[np.ndarray]]:
     """Consecutive batches together, of all outputs."""
     waiting: list[Sequence[np.ndarray]] = []
+    num_bytes = 0
     for block in blocks:
         waiting.append(block)
-        if sum(values.nbytes for each in waiting for values in each) >= GROUP_BYTES:
+        num_bytes += sum(values.nbytes for values in block)
+        if num_bytes >= GROUP_BYTES:
             yield [np.concatenate(values) for values in zip(*waiting, strict=True)]
-            waiting = []
+            waiting, num_bytes = [], 0
     if waiting:
         yield [np.concatenate(values) for values in zip(*waiting, strict=True)]
 

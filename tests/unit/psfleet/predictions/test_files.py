@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -47,6 +50,50 @@ def test_parquet_has_a_row_for_each_example(tmp_path: Path, monkeypatch: pytest.
     table = pyarrow.parquet.read_table(tmp_path / "temporary")
     assert table.column("logits").to_pylist() == LOGITS.tolist()
     assert table.column("a/label").to_pylist() == LABELS.tolist()
+
+
+def _one_each(folder: Path, workers: int) -> files.Shares:
+    """The shares of workers that have predicted one batch of one example each: the square of its number."""
+    output = Output(name="square", dtype="int64", shape=[])
+    for index in range(workers):
+        values_file(folder, index, 0).write_bytes(np.int64(index**2).tobytes())
+        Share(outputs=[output], counts=[1], num_examples=workers, checksum=5).write(folder, index)
+    return files.Shares(folder, workers, "data:set")
+
+
+@pytest.mark.parametrize("name", ["out.npz", "out.parquet"])
+def test_shares_may_have_more_files_than_a_process_may_have_open(tmp_path: Path, name: str) -> None:
+    shares = _one_each(tmp_path, 60)
+    limits, are_open = resource.getrlimit(resource.RLIMIT_NOFILE), [*map(int, os.listdir("/proc/self/fd"))]
+    # The limit is about the numbers of files, of which those between may be free.
+    limit = next(each for each in itertools.count() if each - sum(number < each for number in are_open) == 30)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limits[1]))
+    try:
+        files.write(shares, Path(name), tmp_path / name)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    if name.endswith(files.NPZ):
+        found = np.load(tmp_path / name)["square"].tolist()
+    else:
+        found = pyarrow.parquet.read_table(tmp_path / name).column("square").to_pylist()
+    assert found == [index**2 for index in range(60)]
+
+
+def test_parquet_looks_at_the_size_of_each_batch_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+
+    class Watched(np.ndarray):
+        @property
+        def nbytes(self) -> int:
+            looks.append(len(self))
+            return super().nbytes
+
+    blocks = files.Shares.blocks
+    monkeypatch.setattr(
+        files.Shares, "blocks", lambda shares, output: (each.view(Watched) for each in blocks(shares, output))
+    )
+    files.write(_one_each(tmp_path, 60), Path("out.parquet"), tmp_path / "temporary")
+    assert looks.count(1) == 60
 
 
 def test_workers_that_read_different_data_are_found(tmp_path: Path) -> None:
