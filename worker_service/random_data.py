@@ -41,6 +41,12 @@ def draws_from_seeds(dataset: tf.data.Dataset) -> bool:
     return _draws(dataset) or any(map(draws_from_seeds, dataset._inputs()))
 
 
+def has_own_order(dataset: tf.data.Dataset) -> bool:
+    """Whether a data set shuffles once and for all without a seed: each process has another order."""
+    is_without_seed = type(dataset).__name__ == "_ShuffleDataset" and not (int(dataset._seed) or int(dataset._seed2))
+    return is_without_seed or any(map(has_own_order, dataset._inputs()))
+
+
 def calls_python(dataset: tf.data.Dataset) -> bool:
     """Whether a data set calls functions of this process: `from_generator`, `py_function` and `numpy_function` do."""
     return any(node.op in PYTHON_CALLS for node in _all_nodes(dataset))

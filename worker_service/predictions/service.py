@@ -28,7 +28,7 @@ from worker_service.predictions.names import features_of
 from worker_service.predictions.predictor import predictor
 from worker_service.predictions.share import write_share
 from worker_service.predictions.weights import Weights, of_checkpoint, of_trial
-from worker_service.random_data import draws_from_seeds
+from worker_service.random_data import has_own_order, is_random
 from worker_service.trial.signs_of_life import SignsOfLife
 
 STAY_SECS = 1.0
@@ -111,7 +111,7 @@ def data_set(job: Job, folder: Path) -> tf.data.Dataset:
         raise ProgramError(
             f"program {job.program!r}: {name} returned {type(dataset).__name__}, expected tf.data.Dataset"
         )
-    if draws_from_seeds(dataset):
+    if is_random(dataset) or has_own_order(dataset):
         raise ProgramError(
             f"program {job.program!r}: the data set is random, expected the same order in each worker: no shuffle()"
         )

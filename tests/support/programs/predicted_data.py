@@ -82,6 +82,22 @@ def shuffled() -> tf.data.Dataset:
     return labelled().shuffle(NUM_EXAMPLES)
 
 
+def shuffled_once() -> tf.data.Dataset:
+    """Another order in each process."""
+    return labelled().shuffle(NUM_EXAMPLES, reshuffle_each_iteration=False)
+
+
+def shuffled_by_seed() -> tf.data.Dataset:
+    """The same order in each process."""
+    return labelled().shuffle(NUM_EXAMPLES, seed=3, reshuffle_each_iteration=False)
+
+
+def generated() -> tf.data.Dataset:
+    """Features from a generator, whose state is a variable."""
+    generator = tf.random.Generator.from_seed(1)
+    return labelled().map(lambda x, y: (x + generator.uniform([2]), y))
+
+
 def endless() -> tf.data.Dataset:
     """The same examples again and again."""
     return labelled().repeat()

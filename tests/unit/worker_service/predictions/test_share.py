@@ -77,6 +77,8 @@ def test_predicted_strings_are_refused(tmp_path: Path, stop: Stop) -> None:
     ("name", "message"),
     [
         ("shuffled", r"the data set is random, expected the same order in each worker: no shuffle\(\)"),
+        ("shuffled_once", "the data set is random"),
+        ("generated", "the data set is random"),
         ("endless", r"the data set is endless, expected no repeat\(\)"),
         ("no_data", r"no_data\(\) returned int, expected tf\.data\.Dataset"),
         ("nothing", "has nothing of that name at 'nothing'"),
@@ -84,8 +86,17 @@ def test_predicted_strings_are_refused(tmp_path: Path, stop: Stop) -> None:
 )
 def test_a_data_set_that_several_workers_cannot_predict_is_refused(tmp_path: Path, name: str, message: str) -> None:
     shutil.copy(predicted_data.__file__, tmp_path / "refused_data.py")
+    # As a worker has it, whatever other tests have set.
+    tf.random.set_seed(None)
     with pytest.raises(ProgramError, match=message):
         data_set(sample_job().model_copy(update={"program": f"refused_data:{name}"}), tmp_path)
+
+
+def test_a_data_set_that_shuffles_once_with_a_seed_has_one_order(tmp_path: Path) -> None:
+    shutil.copy(predicted_data.__file__, tmp_path / "ordered_data.py")
+    job = sample_job().model_copy(update={"program": "ordered_data:shuffled_by_seed"})
+    first, second = ([int(x[0]) for x, _ in data_set(job, tmp_path).as_numpy_iterator()] for _ in range(2))
+    assert first == second != sorted(first)
 
 
 def test_an_empty_data_set_is_refused(tmp_path: Path, stop: Stop) -> None:
