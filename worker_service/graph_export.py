@@ -80,6 +80,8 @@ def _save(model: GraphModel, features: Any, folder: Path) -> dict[str, tf.Tensor
             model.session,
             [v1.saved_model.tag_constants.SERVING],
             {SIGNATURE: signature},
+            # Vocabulary files of lookup tables, which go with the model.
+            assets_collection=v1.get_collection(v1.GraphKeys.ASSET_FILEPATHS),
             main_op=model.initializer,
             saver=v1.train.Saver(model.variables),
         )

@@ -185,20 +185,53 @@ def build():
 """
 
 
-def test_a_graph_program_that_predicts_strings_is_exported(tmp_path: Path) -> None:
-    (tmp_path / "text_program.py").write_text(TEXT_PROGRAM)
+def text_run(folder: Path, module: str, program: str) -> Path:
+    """A run folder with a checkpoint of a program whose features are texts."""
+    (folder / f"{module}.py").write_text(program)
     job = {
         "name": "text",
-        "program": "text_program:build",
+        "program": f"{module}:build",
         "optimizer": {"name": "sgd", "learning_rate": 0.1},
         "train": {"steps": 1, "batch_size": 2},
     }
     layout = Layout.plan([TensorSpec("bias", (3,), "float32")], [], [], 1, 4096)
-    values = {"run": "r", "generation": 1, "optimizer": "sgd", "extra": {"job": job, "program_folder": str(tmp_path)}}
-    write_initial(tmp_path / "checkpoints", layout, {"bias": BIAS}, **values)  # type: ignore[arg-type]
-    version = export_version(tmp_path, tmp_path / "out", "saved_model")
+    values = {"run": "r", "generation": 1, "optimizer": "sgd", "extra": {"job": job, "program_folder": str(folder)}}
+    write_initial(folder / "checkpoints", layout, {"bias": BIAS}, **values)  # type: ignore[arg-type]
+    return folder
+
+
+def test_a_graph_program_that_predicts_strings_is_exported(tmp_path: Path) -> None:
+    version = export_version(text_run(tmp_path, "text_program", TEXT_PROGRAM), tmp_path / "out", "saved_model")
     served = tf.saved_model.load(version.folder).signatures["serving_default"]
     assert served(inputs=tf.constant(["eve"]))["predictions"].numpy().tolist() == [b"EVE"]
+
+
+VOCABULARY_PROGRAM = """
+import pathlib
+import tensorflow as tf
+from psfleet import GraphProgram
+
+def build():
+    data = lambda *shard: tf.data.Dataset.from_tensor_slices(["ann", "bob"])
+    return GraphProgram(loss=lambda batch: None, train=data, predict=predict)
+
+def predict(words):
+    file = str(pathlib.Path(__file__).with_name("words.txt"))
+    key, value = tf.lookup.TextFileIndex.WHOLE_LINE, tf.lookup.TextFileIndex.LINE_NUMBER
+    content = tf.lookup.TextFileInitializer(file, tf.string, key, tf.int64, value)
+    return tf.lookup.StaticHashTable(content, -1).lookup(words)
+"""
+
+
+def test_a_graph_program_is_exported_with_the_files_of_its_vocabularies(tmp_path: Path) -> None:
+    vocabulary = tmp_path / "words.txt"
+    vocabulary.write_text("eve\nann\n")
+    run = text_run(tmp_path, "vocabulary_program", VOCABULARY_PROGRAM)
+    version = export_version(run, tmp_path / "out", "saved_model")
+    vocabulary.unlink()
+    elsewhere = version.folder.rename(tmp_path / "elsewhere")
+    served = tf.saved_model.load(elsewhere).signatures["serving_default"]
+    assert served(inputs=tf.constant(["ann", "bob", "eve"]))["predictions"].numpy().tolist() == [1, -1, 0]
 
 
 @pytest.mark.parametrize("kind", versions.FORMATS)
