@@ -17,6 +17,7 @@ from psfleet.checkpoint import versions
 from psfleet.errors import ProgramError, UsageError
 from psfleet.job.job import Job
 from psfleet.job.user_code import failure, user_code
+from worker_service.keras_inputs import knows_inputs
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 """Of the predictions of a model that was loaded: another graph may add numbers in another order."""
@@ -25,7 +26,7 @@ BFLOAT16_TOLERANCE = {"rtol": 2**-5, "atol": 2**-5}
 where several round each."""
 
 ONLY_INPUT = "args_0"
-"""Name that Keras gives to the only input of a model that is neither Sequential nor functional."""
+"""Name that Keras gives to the only input of a model that does not know its inputs."""
 
 
 def saved_model(model: keras.Model, spec: Any, folder: Path, job: Job) -> Callable[[Any], Any]:
@@ -35,7 +36,7 @@ def saved_model(model: keras.Model, spec: Any, folder: Path, job: Job) -> Callab
         spec: A `tf.TensorSpec` `[None, ...]` for each tensor of the training batches' x.
     """
     # Keras would take all inputs of another model for float32.
-    is_known = isinstance(model, keras.Sequential | Functional)
+    is_known = knows_inputs(model)
 
     def serve(*args: Any) -> Any:
         # `model.export` leaves it out, so that layers like RandomFlip, whose default it is, would augment queries.
@@ -104,7 +105,7 @@ def keras_file(model: keras.Model, spec: Any, folder: Path, job: Job) -> Callabl
 
 def inputs_of(model: keras.Model, x: Any) -> Any:
     """A batch in the types and the structure of a model's inputs: a server converts neither, as Keras does."""
-    if not isinstance(model, keras.Sequential | Functional):
+    if not knows_inputs(model):
         return x
     wanted = model.inputs
     structure = model.input if isinstance(model, Functional) else wanted[0]
@@ -123,11 +124,11 @@ def named_inputs(model: keras.Model, x: Any, job: Job) -> dict[str, tf.Tensor]:
     """The tensors of a batch by the names that the inputs of the exported model have.
 
     Raises:
-        ProgramError: The model is no Sequential or functional one, and its inputs are several without names.
+        ProgramError: The model does not know its inputs, which are several without names.
     """
     x = inputs_of(model, x)
     values = keras.tree.flatten(x)
-    if isinstance(model, keras.Sequential | Functional):
+    if knows_inputs(model):
         names = [each.name for each in model.inputs]
     elif isinstance(x, Mapping):
         names = keras.tree.flatten({key: str(key) for key in x})

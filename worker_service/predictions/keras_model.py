@@ -18,6 +18,7 @@ from psfleet.tf.batching import of_all_batches
 from psfleet.tf.program_data import built_model, first_batch
 from worker_service.frontends.evaluation_errors import evaluating
 from worker_service.frontends.keras_tables import KerasTables
+from worker_service.keras_inputs import knows_inputs
 from worker_service.predictions.names import Naming, checked_predictions
 from worker_service.predictions.weights import Weights
 
@@ -73,8 +74,8 @@ class KerasModel:
 
 def _features(model: keras.Model, program: KerasProgram, job: Job) -> Any:
     """What the model is called with: a `tf.TensorSpec` `[None, ...]` for each tensor."""
-    if isinstance(model, keras.Sequential):
-        found = model.inputs[0]
+    if isinstance(model, Functional):
+        found = model.input
     else:
-        found = model.input if isinstance(model, Functional) else first_batch(program, job)[1][0]
+        found = model.inputs[0] if knows_inputs(model) else first_batch(program, job)[1][0]
     return tf.nest.map_structure(of_all_batches, found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,15 @@ class _Subclassed(keras.Model):
         return self.dense(x["a"]) + self.rows(x["b"])
 
 
+@keras.saving.register_keras_serializable()
+class Joined(keras.layers.Layer):
+    """Takes `a` and `b` in a dict or a tuple."""
+
+    def call(self, x: Any) -> tf.Tensor:
+        a, b = tf.nest.flatten(x)
+        return keras.ops.concatenate([a, keras.ops.cast(b, "float32")[:, None]], 1)
+
+
 @pytest.mark.parametrize(
     ("model", "x"),
     first_rows(
@@ -70,6 +80,20 @@ def test_a_model_with_two_inputs_is_served_by_their_names(tmp_path: Path, model:
     specs = served.structured_input_signature[1]
     (found,) = served(a=tf.constant(A, tf.float32), b=tf.cast(B, specs["b"].dtype)).values()
     np.testing.assert_allclose(found, A @ KERNEL + 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("is_dict", [True, False])
+@pytest.mark.parametrize("save", [keras_export.saved_model, keras_export.keras_file])
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of Keras, which loads a model
+def test_a_sequential_model_whose_first_layer_takes_several_tensors_is_exported(
+    tmp_path: Path, save: Callable[..., Any], is_dict: bool
+) -> None:
+    model, a = keras.Sequential([Joined(), keras.layers.Dense(3)]), A.astype(np.float32)
+    batch = tf.nest.map_structure(tf.constant, {"a": a, "b": B} if is_dict else (a, B))
+    model(batch)
+    assert keras_export.inputs_of(model, batch) is batch
+    loaded = save(model, _specs(batch), tmp_path, sample_job())
+    assert keras_export.compared(model, loaded, batch, sample_job()) == "predictions of 4 examples verified"
 
 
 def test_layers_that_augment_in_training_are_the_identity_in_an_exported_model(tmp_path: Path) -> None:

@@ -116,6 +116,22 @@ def test_a_model_that_is_a_class_has_the_inputs_of_its_first_batch(monkeypatch: 
 
 
 def test_a_prediction_that_fails_is_an_error_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_dict", [True, False])
+def test_a_sequential_model_whose_first_layer_takes_several_tensors_has_the_inputs_of_its_first_batch(
+    monkeypatch: pytest.MonkeyPatch, is_dict: bool
+) -> None:
+    def make() -> keras.Model:
+        names = ("u", "v") if is_dict else (0, 1)
+        joined = keras.layers.Lambda(lambda x: keras.ops.concatenate([x[name] for name in names], 1))
+        return keras.Sequential([joined, keras.layers.Dense(1, kernel_initializer="ones")])
+
+    u, v = np.zeros([4, 2], np.float32), np.ones([4, 3], np.float32)
+    model = served(monkeypatch, make, {"u": u, "v": v} if is_dict else (u, v))
+    names = ("u", "v") if is_dict else ("input_0", "input_1")
+    assert [(each.name, each.shape) for each in model.metadata.inputs] == [(names[0], (-1, 2)), (names[1], (-1, 3))]
+    assert model.predict([u, v])[1][0].tolist() == [[3.0]] * 4
+
+
     def make() -> keras.Model:
         ids = keras.Input([1], dtype="int32")
         return keras.Model(ids, keras.layers.Lambda(lambda x: tf.gather([1.0, 2.0], x), output_shape=(1,))(ids))
