@@ -31,11 +31,19 @@ _BFLOAT16_OPERATION = re.compile(r'"(tf\.\w+)"\(.*bf16>')
 
 
 class LitertModel(keras.Model):
-    """A function from a batch to predictions, as a model that Keras evaluates with a program's loss and metrics."""
+    """A function from a batch to predictions, as a model that Keras evaluates with a program's loss and metrics.
 
-    def __init__(self, predict: Callable[[Any], Any]) -> None:
+    Args of the constructor:
+        predict: The function.
+        names: Of the outputs, by which losses and metrics may be given; empty: the model has none.
+    """
+
+    def __init__(self, predict: Callable[[Any], Any], names: Sequence[str]) -> None:
         super().__init__()
         self._predict = predict
+        if names:
+            # Keras looks whether a model has this attribute, as functional ones have.
+            self.output_names = list(names)
 
     def call(self, inputs: Any) -> Any:
         """See `keras.Model`."""
@@ -105,8 +113,11 @@ def _operations(problem: str) -> str:
     return ", ".join(f"{each} in bfloat16" if each in in_bfloat16 else each for each in found)
 
 
-def loaded(content: bytes, job: Job, named: Callable[[Any], Example]) -> Callable[[Any], tf.Tensor]:
+def loaded(content: bytes, job: Job, named: Callable[[Any], Example], structure: Any) -> Callable[[Any], Any]:
     """The function of a LiteRT model with one output tensor, from the features of a batch.
+
+    Args:
+        structure: Of the predictions of the Keras model.
 
     Raises:
         ProgramError: It has other inputs or several outputs, or cannot be loaded.
@@ -123,19 +134,23 @@ def loaded(content: bytes, job: Job, named: Callable[[Any], Example]) -> Callabl
         )
     (result,) = outputs
 
-    def predict(x: Any) -> tf.Tensor:
+    def predict(x: Any) -> Any:
         given = named(x)
         if set(given) != set(inputs):
             raise ProgramError(
                 f"program {job.program!r}: the LiteRT model has the inputs {sorted(inputs)}, expected {sorted(given)}"
             )
-        return tf.constant(runner(**{name: given[name].astype(inputs[name]["dtype"]) for name in inputs})[result])
+        found = runner(**{name: given[name].astype(inputs[name]["dtype"]) for name in inputs})[result]
+        return keras.tree.pack_sequence_as(structure, [tf.constant(found)])
 
     return predict
 
 
-def metrics(predict: Callable[[Any], Any], program: KerasProgram, job: Job) -> dict[str, float]:
+def metrics(predict: Callable[[Any], Any], program: KerasProgram, job: Job, names: Sequence[str]) -> dict[str, float]:
     """The program's evaluation with these predictions; the loss is without regularization. Empty without data.
+
+    Args:
+        names: As of `LitertModel`.
 
     Raises:
         ProgramError: The program, its loss or a metric raised.
@@ -145,7 +160,7 @@ def metrics(predict: Callable[[Any], Any], program: KerasProgram, job: Job) -> d
     training = batch_spec(training_data(program, job, 0, job.fleet.replicas), job, job.train.batch_size)
     batches = evaluation_batches(program, job, training)
     assert batches is not None, "the program has evaluation data"
-    model = LitertModel(predict)
+    model = LitertModel(predict, names)
     with user_code(job, "compile()"):
         given = {"metrics": program.metrics, "weighted_metrics": program.weighted_metrics}
         model.compile(loss=program.loss, **given, run_eagerly=True)

@@ -16,6 +16,7 @@ from psfleet.errors import ProgramError, UsageError
 from psfleet.job.job import Job
 from psfleet.job.monitored import Monitored, is_loss
 from psfleet.job.program import KerasProgram
+from psfleet.job.user_code import user_code
 from psfleet.job.watched_metrics import main_metric
 from psfleet.plurals import counted
 from psfleet.tf.batching import of_all_batches
@@ -43,18 +44,20 @@ def write(model: keras.Model, x: Any, folder: Path, program: KerasProgram, job: 
         return {name: value.numpy() for name, value in named_inputs(model, features, job).items()}
 
     named(x)
+    with user_code(job, "predicting a batch"):
+        structure = keras.tree.map_structure(lambda each: 0, model(x, training=False))
+    names = getattr(model, "output_names", ())
     # Before the conversion, which discards what the program prints.
     examples = [] if request.calibrate is None else litert.calibration(program, job, request.calibrate, named)
     with tempfile.TemporaryDirectory() as temporary:
         saved_model(model, tf.nest.map_structure(of_all_batches, x), Path(temporary), job)
         content = written = litert.converted(Path(temporary), job)
-        verified = compared(model, litert.loaded(content, job, named), x, job)
+        verified = compared(model, litert.loaded(content, job, named, structure), x, job)
         if examples:
             written = litert.converted(Path(temporary), job, examples)
-    before = litert.metrics(
-        litert.loaded(content, job, named) if examples else lambda batch: model(batch, training=False), program, job
-    )
-    after = litert.metrics(litert.loaded(written, job, named), program, job)
+    predict = litert.loaded(content, job, named, structure) if examples else lambda batch: model(batch, training=False)
+    before = litert.metrics(predict, program, job, names)
+    after = litert.metrics(litert.loaded(written, job, named, structure), program, job, names)
     check_loss(before, after, job, request.max_loss)
     with saving(job, "saving the model"):
         (folder / versions.LITERT_FILE).write_bytes(written)

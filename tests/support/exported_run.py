@@ -58,6 +58,32 @@ def two_inputs_program():
     return KerasProgram(model=model, loss="mse", metrics=["mae"], train=data, evaluate=data)
 
 class Scaled(keras.Model):
+def named_output_program(is_dict=False):
+    def model():
+        x = keras.Input([2])
+        y = keras.layers.Dense(3, name="dense")(x)
+        score = keras.layers.Identity(name="score")(y)
+        return keras.Model(x, {"score": score} if is_dict else score, name="net")
+
+    evaluated = evaluated_program().evaluate
+    data = lambda *shard: evaluated().map(lambda x, y: (x, {"score": y}) if is_dict else (x, y))
+    return KerasProgram(model=model, loss={"score": "mse"}, metrics={"score": ["mae"]}, train=data, evaluate=data)
+
+def dict_output_program():
+    return named_output_program(is_dict=True)
+
+class Joined(keras.layers.Layer):
+    def call(self, x):
+        return x["a"] + x["b"]
+
+def joining_program():
+    evaluated = evaluated_program().evaluate
+    data = lambda *shard: evaluated().map(lambda x, y: ({"a": x, "b": tf.zeros_like(x)}, y))
+    layers = [Joined(), keras.layers.Dense(3, name="dense")]
+    return KerasProgram(
+        model=lambda: keras.Sequential(layers, name="net"), loss="mse", metrics=["mae"], train=data, evaluate=data
+    )
+
     def __init__(self):
         super().__init__(name="net")
         self.dense = keras.layers.Dense(3, name="dense")

@@ -18,12 +18,13 @@ from psfleet.checkpoint.versions import LITERT, Request, export_version, find
 from psfleet.errors import ProgramError, UsageError
 from worker_service import export, litert_export
 
+FUNCTIONAL = ("two_inputs_program", "named_output_program", "dict_output_program")
 METRICS = r"loss (\S+), mae (\S+?)"
 
 
 def _exported(folder: Path, program: str, calibrate: int | None = None, max_loss: float | None = None) -> str:
     # The variables of a functional model are not in a scope of the model's name.
-    checkpoint = find(trained(folder, program, scope="" if program == "two_inputs_program" else "net/"))
+    checkpoint = find(trained(folder, program, scope="" if program in FUNCTIONAL else "net/"))
     request = Request(checkpoint=str(checkpoint.folder), kind=LITERT, calibrate=calibrate, max_loss=max_loss)
     return export_version(checkpoint, folder / "out", lambda each: export.write(request, each)).summary
 
@@ -64,6 +65,24 @@ def test_a_model_with_two_inputs_reads_them_by_their_names(tmp_path: Path, calib
     losses = [float(value) for value in re.findall(r"loss (\S+),", summary)]
     assert len(losses) == 2
     assert losses[0] == 0 <= losses[1] < 0.1
+
+
+def test_a_sequential_model_whose_first_layer_takes_a_dict_is_exported(tmp_path: Path) -> None:
+    assert "litert float" in _exported(tmp_path, "joining_program")
+    runner = Interpreter(model_path=str(tmp_path / "out/0/model.tflite")).get_signature_runner()
+    assert sorted(runner.get_input_details()) == ["a", "b"]
+
+
+@pytest.mark.parametrize("calibrate", first_rows([None, 40]))
+@pytest.mark.parametrize("program", ["named_output_program", "dict_output_program"])
+def test_losses_and_metrics_are_given_by_the_names_of_outputs(
+    tmp_path: Path, program: str, calibrate: int | None
+) -> None:
+    summary = _exported(tmp_path, program, calibrate)
+    losses = [float(value) for value in re.findall(r"loss (\S+),", summary)]
+    assert len(losses) == 2
+    assert losses[0] == 0 <= losses[1] < 0.1
+    assert "mae" in summary
 
 
 @pytest.mark.extended
