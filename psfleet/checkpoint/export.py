@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from psfleet.checkpoint import evaluated
+from psfleet.checkpoint.deleted import is_deleted, use_found
 from psfleet.checkpoint.dense_export import require_memory, write_dense
 from psfleet.checkpoint.in_progress import may_be_in_progress
 from psfleet.checkpoint.keras_names import Variable, named_variables
@@ -89,10 +90,17 @@ def export(source: Folder, out: Path, best: bool = False, is_live: bool = False)
         raise UsageError(f"--out {out}: expected a name that ends in {SAFETENSORS}, {KERAS_WEIGHTS} or {KERAS_MODEL}")
     if not out.parent.is_dir() or out.is_dir():
         raise UsageError(f"--out {out}: expected a file in a folder that exists")
-    try:
-        checkpoint = find_best(source) if best else find(source, is_live)
-    except StoreError as error:
-        raise UsageError(str(error)) if error.is_denied else error from error
+
+    def chosen() -> Checkpoint:
+        try:
+            return find_best(source) if best else find(source, is_live)
+        except StoreError as error:
+            raise UsageError(str(error)) if error.is_denied else error from error
+
+    return use_found(chosen, lambda checkpoint: _export(checkpoint, out), lambda each: is_deleted(each, source))
+
+
+def _export(checkpoint: Checkpoint, out: Path) -> int:
     if out.name.endswith(SAFETENSORS):
         return export_safetensors(checkpoint, out)
     if out.name.endswith(KERAS_MODEL):

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from psfleet.checkpoint import versions
+from psfleet.checkpoint.deleted import is_deleted, use_found
 from psfleet.checkpoint.location import parse
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.cli.termination import ended_by_sigterm
@@ -63,21 +64,30 @@ def export(
             f"{run} has the results of a study, expected a run: "
             f"`psfleet train {shlex.quote(str(source / BEST))}` trains the best trial again"
         )
-    checkpoint = versions.find(source, step, best, isinstance(source, Path) and has_live_run(source))
     examples = None if quantize is None else calibrate or DEFAULT_EXAMPLES
-    request = versions.Request(checkpoint=str(checkpoint.folder), kind=kind, calibrate=examples, max_loss=max_loss)
 
-    secs = timeout_secs or default_secs(checkpoint)
+    def chosen() -> Checkpoint:
+        return versions.find(source, step, best, isinstance(source, Path) and has_live_run(source))
+
+    def exported(checkpoint: Checkpoint) -> versions.Version:
+        request = versions.Request(checkpoint=str(checkpoint.folder), kind=kind, calibrate=examples, max_loss=max_loss)
+        return _exported(checkpoint, request, out, timeout_secs or default_secs(checkpoint))
+
+    with ended_by_sigterm():
+        found = use_found(chosen, exported, lambda each: is_deleted(each, source, step))
+    typer.echo(f"{found.folder}: {kind} of step {found.step}, {found.num_bytes:,} bytes; {found.summary}")
+
+
+def _exported(checkpoint: Checkpoint, request: versions.Request, out: Path, secs: float) -> versions.Version:
+    """Exports a checkpoint in a process of its own; raises as `versions.export_version` and `summary_of`."""
 
     def write(folder: Path) -> str:
         try:
             return summary_of(MODULE, str(folder.absolute()), request.model_dump_json(), "exports the model", secs)
         except subprocess.TimeoutExpired:
-            raise DeadlineError(f"the export of step {checkpoint.step} as {kind}", secs) from None
+            raise DeadlineError(f"the export of step {checkpoint.step} as {request.kind}", secs) from None
 
-    with ended_by_sigterm():
-        found = versions.export_version(checkpoint, out, write)
-    typer.echo(f"{found.folder}: {kind} of step {found.step}, {found.num_bytes:,} bytes; {found.summary}")
+    return versions.export_version(checkpoint, out, write)
 
 
 def default_secs(checkpoint: Checkpoint) -> float:

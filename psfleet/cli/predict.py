@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from psfleet.checkpoint.deleted import is_deleted
+from psfleet.checkpoint.location import parse
 from psfleet.cli.arguments import option_words
 from psfleet.cli.detaching import detaching
 from psfleet.cli.output import progress_console
@@ -21,8 +23,9 @@ from psfleet.predictions import files
 from psfleet.predictions.driver import predict as predict_all
 from psfleet.predictions.driver import require_callable, summary
 from psfleet.predictions.on_platform import fleet_name, predict_on
+from psfleet.predictions.pinned import pinned
 from psfleet.predictions.platform_model import find_model
-from psfleet.predictions.source import find
+from psfleet.predictions.source import Source, find
 from psfleet.service.cpu import num_cores
 from psfleet.service.process_environment import require_tensorflow
 
@@ -86,15 +89,19 @@ def _here(
     """Predicts by processes of this machine; returns what was predicted."""
     require_tensorflow()
     files.require_format(out)
-    found = find(source, step, best)
     number = workers or max(1, int(num_cores()))
-    began = time.monotonic()
+
+    def is_gone(found: Source) -> bool:
+        return found.checkpoint is not None and is_deleted(found.checkpoint, parse(source), step)
+
     try:
-        with ended_by_sigterm():
+        with ended_by_sigterm(), pinned(lambda: find(source, step, best), is_gone, out) as found:
+            began = time.monotonic()
             shares = predict_all(found, data, out, number, show)
+            secs = time.monotonic() - began
     except (KeyboardInterrupt, SystemExit) as error:
         show("interrupted: nothing was written")
         if isinstance(error, SystemExit):
             raise
         raise typer.Exit(SIGNAL_BASE + signal.SIGINT) from None
-    return f"{out}: {summary(shares, found, number, time.monotonic() - began)}"
+    return f"{out}: {summary(shares, found, number, secs)}"

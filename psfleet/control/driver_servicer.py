@@ -56,9 +56,12 @@ class DriverServicer(driver_control_pb2_grpc.DriverControlServicer):
         """See driver_control.proto."""
         self._require(request.caller, context)
         path = self._readable(request.name)
-        if path is None or not path.is_file():
+        if path is None:
             context.abort(grpc.StatusCode.NOT_FOUND, f"the driver has no file {request.name!r}")
         assert path is not None, "abort() raises"
+        if not path.is_file():
+            # A run has deleted its checkpoint: the driver finds another one when it is started again.
+            context.abort(grpc.StatusCode.ABORTED, f"the file {request.name!r} of the driver was deleted meanwhile")
         yield from promptly_taken(sending(path), context.cancel)
 
     def Deliver(self, messages: Iterator[pb.FileMessage], context: grpc.ServicerContext) -> pb.DeliverReply:

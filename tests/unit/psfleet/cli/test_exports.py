@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from support.command_line import Psfleet
-from support.exported_run import trained
+from support.exported_run import BIAS, KERNEL, trained, with_checkpoint
 
-from psfleet.checkpoint.versions import find
+from psfleet.checkpoint.versions import Request, find
+from psfleet.cli import exports
 from psfleet.cli.exports import default_secs
+from psfleet.errors import NO_CHECKPOINT, ProgramError
 from psfleet.job.sections import Deadlines
 
 
@@ -64,3 +67,28 @@ def test_options_that_do_not_fit_the_format_are_refused(psfleet: Psfleet, option
     said = psfleet("export", "run", "--out", "out", *options)
     assert (said.code, said.err.count("\n")) == (64, 1)
     assert message in said.err
+
+
+@pytest.mark.parametrize(("options", "code", "steps"), [([], 0, [0, 4]), (["--step", "0"], 65, [0])])
+def test_the_newest_checkpoint_is_found_again_after_it_was_deleted(
+    psfleet: Psfleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], code: int, steps: list[int]
+) -> None:
+    exported: list[int] = []
+
+    def export(module: str, folder: str, given: str, does: str, secs: float) -> str:
+        checkpoint = Path(Request.model_validate_json(given).checkpoint)
+        exported.append(int(checkpoint.name.partition("-")[0]))
+        if exported == [0]:
+            with_checkpoint(tmp_path, 4, KERNEL, BIAS)
+            shutil.rmtree(checkpoint)
+            error = ProgramError(f"checkpoint {checkpoint} has no manifest.json")
+            error.exit_code = NO_CHECKPOINT
+            raise error
+        Path(folder, "model").touch()
+        return "verified"
+
+    trained(tmp_path)
+    monkeypatch.setattr(exports, "summary_of", export)
+    said = psfleet("export", ".", "--out", "served", *options)
+    assert (said.code, exported) == (code, steps), said.err
+    assert Path("served/4/model").is_file() is (code == 0)

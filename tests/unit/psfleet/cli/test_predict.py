@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from support.command_line import Psfleet
-from support.exported_run import trained
+from support.exported_run import BIAS, KERNEL, trained, with_checkpoint
+from support.predicted_share import write_share
 from support.scripted_platform import ScriptedPlatform, ended, log, member
+from support.scripted_worker import ScriptedWorker
 
+from psfleet.checkpoint import store
+from psfleet.checkpoint.manifest import read_manifest
 from psfleet.cli import predict
+from psfleet.job.prediction_files import Request
 from psfleet.launch import watcher
+from psfleet.predictions import driver
 from psfleet.service import settings
 from psfleet.sweep.database import DATABASE, opened, optuna_module
 
@@ -53,6 +61,28 @@ def test_a_study_without_a_complete_trial_is_refused(psfleet: Psfleet, tmp_path:
     assert "the best trial has no weights, expected a study with a complete trial" in said.err
     said = psfleet("predict", ".", "--data", "m:c", "--out", "o.npz", "--best")
     assert "whose best trial is used, expected neither --step nor --best" in said.err
+
+
+def test_the_newest_checkpoint_may_be_deleted_before_the_workers_start(
+    psfleet: Psfleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def workers(*arguments: object) -> Iterator[list[ScriptedWorker]]:
+        folder = arguments[-1]
+        assert isinstance(folder, Path)
+        with_checkpoint(tmp_path, 4, KERNEL, BIAS)
+        store.prune(tmp_path / "checkpoints", 1)
+        named = Request.read(folder).checkpoint
+        assert named is not None
+        store.verify(read_manifest(Path(named)))
+        write_share(folder, 0, 1)
+        yield [ScriptedWorker(0)]
+
+    trained(tmp_path)
+    monkeypatch.setattr(driver, "process_workers", workers)
+    said = psfleet("predict", ".", "--data", "m:c", "--out", "o.npz", "--workers", "1")
+    assert said.code == 0, said.err
+    assert "predictions float32 [7] of step 0, by 1 worker" in said.out
 
 
 @pytest.fixture

@@ -155,6 +155,12 @@ def test_a_file_that_is_not_offered_is_refused(driver: ServedDriver, tmp_path: P
     assert not (tmp_path / "fetched").exists()
 
 
+def test_a_file_that_was_deleted_meanwhile_is_a_temporary_error(driver: ServedDriver, tmp_path: Path) -> None:
+    with pytest.raises(LostPeerError, match="the file '0-model' of the driver was deleted meanwhile"):
+        driver.client().fetch("0-model", tmp_path / "fetched")
+    assert not (tmp_path / "fetched").exists()
+
+
 def test_a_disk_that_cannot_be_written_is_named(driver: ServedDriver, tmp_path: Path) -> None:
     (tmp_path / "sent").touch()
     with pytest.raises(StorageError, match="0-no/share: No such file or directory"):
