@@ -18,6 +18,8 @@ class PredictionOrder(Access):
         data: `module:callable` of the data set.
         out: Name of the file, which is written into the folder of results.
         workers: Number of workers.
+        chosen: How `source` was chosen among the checkpoints of a run: newest, best, or a step; empty: the user has
+            named it, or the driver chooses. For commands that attach to the prediction; drivers do not read it.
     """
 
     DESCRIPTION: ClassVar[str] = "what to predict"
@@ -28,3 +30,4 @@ class PredictionOrder(Access):
     data: str
     out: str
     workers: PositiveInt
+    chosen: str = ""

@@ -16,7 +16,7 @@ from psfleet.launch.platform import Member, Platform, Request
 from psfleet.launch.transfer import extracted
 from psfleet.manifests import container
 from psfleet.predictions import folders
-from psfleet.predictions.platform_model import PlatformModel
+from psfleet.predictions.platform_model import PlatformModel, fleet_of
 from psfleet.service import settings
 
 KIND = "prediction"
@@ -24,7 +24,7 @@ KIND = "prediction"
 
 def fleet_name(model: PlatformModel) -> str:
     """The name of the fleet that predicts with a model."""
-    return f"{model.name}-predict"
+    return fleet_of(model.name)
 
 
 def predict_on(
@@ -84,6 +84,7 @@ def _order(model: PlatformModel, data: str, out: Path, workers: int) -> Predicti
         data=data,
         out=f"predictions{out.suffix}",
         workers=workers,
+        chosen=model.chosen,
     )
 
 

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from psfleet.checkpoint.location import parse
+from psfleet.checkpoint.manifest import MANIFEST, Checkpoint
 from psfleet.driver.trained_models import program_home, require_results
 from psfleet.errors import UsageError
 from psfleet.job.job import Job, parse_job
+from psfleet.job.prediction_order import PredictionOrder
 from psfleet.job.reading import is_study, is_yaml_file, read_job_file
 from psfleet.launch.platform import Platform
-from psfleet.predictions.source import find
+from psfleet.predictions.source import Source, find
+from psfleet.service import settings
 from psfleet.sweep.database import DATABASE
 from psfleet.sweep.loaded_study import load_study
 
@@ -31,6 +34,7 @@ class PlatformModel:
         fleet: The fleet whose results have the model; empty: none.
         url: Of the model in an object store; empty: it is in none.
         step, best: As of `source.find`, which the driver calls; the folder of one checkpoint needs neither.
+        chosen: See `PredictionOrder`.
     """
 
     name: str
@@ -42,6 +46,12 @@ class PlatformModel:
     url: str = ""
     step: int | None = None
     best: bool = False
+    chosen: str = ""
+
+
+def fleet_of(name: str) -> str:
+    """The name of the fleet that predicts with the model of a job or study."""
+    return f"{name}-predict"
 
 
 def find_model(platform: Platform, text: str, step: int | None, best: bool) -> PlatformModel:
@@ -62,7 +72,7 @@ def find_model(platform: Platform, text: str, step: int | None, best: bool) -> P
         if is_study(content):
             return _of_study(platform, location, step, best)
         return _of_fleet(platform, location, parse_job(content, text), step, best)
-    return _of_run(text, step, best)
+    return _of_run(platform, text, step, best)
 
 
 def _of_fleet(platform: Platform, path: Path, job: Job, step: int | None, best: bool) -> PlatformModel:
@@ -89,14 +99,38 @@ def _of_study(platform: Platform, path: Path, step: int | None, best: bool) -> P
     return PlatformModel(name, content, loaded.folder, workers, folder=str(folder))
 
 
-def _of_run(text: str, step: int | None, best: bool) -> PlatformModel:
-    """The checkpoint that is found now: what a run writes later does not change it."""
+def _of_run(platform: Platform, text: str, step: int | None, best: bool) -> PlatformModel:
+    """The checkpoint that is found now, or that of the same command before; what a run writes later is not used."""
     found = find(text, step, best)
     if found.checkpoint is None:
         raise UsageError(f"{text} is the folder of a study, expected its study file, whose job has the program")
+    chosen = ""
+    if found.checkpoint.folder != parse(text):
+        chosen = f"step {step}" if step is not None else "best" if best else "newest"
+        found = _of_command_before(platform, found.job.name, found.checkpoint, chosen) or found
+    assert found.checkpoint is not None, "of a run"
     home = program_home(text, found.job, found.folder)
     content, folder = found.job.model_dump(mode="json"), found.checkpoint.folder
-    model = PlatformModel(found.job.name, content, home, found.job.fleet.workers)
+    model = PlatformModel(found.job.name, content, home, found.job.fleet.workers, chosen=chosen)
     if isinstance(folder, Path):
         return replace(model, folder=str(folder.absolute()))
     return replace(model, url=str(folder))
+
+
+def _of_command_before(platform: Platform, name: str, checkpoint: Checkpoint, chosen: str) -> Source | None:
+    """The checkpoint of the same run with which a fleet predicts that the same choice has started; None: there is none.
+
+    Args:
+        name: Of the job.
+        checkpoint: That is found now.
+        chosen: See `PlatformModel`.
+    """
+    activity = platform.activity(fleet_of(name))
+    if activity is None or (text := activity.driver_variables.get(settings.PREDICTION)) is None:
+        return None
+    order = PredictionOrder.from_json(text, f"fleet {fleet_of(name)}")
+    folder, now = parse(activity.model_folder or order.source), checkpoint.folder
+    now = now.absolute() if isinstance(now, Path) else now
+    if order.chosen != chosen or folder.parent != now.parent or not (folder / MANIFEST).is_file():
+        return None
+    return find(str(folder), None, False)

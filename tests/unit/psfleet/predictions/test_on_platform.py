@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.exported_run import BIAS, KERNEL, trained, with_checkpoint
 from support.scripted_platform import ScriptedPlatform, ended, log, member
 from support.study_samples import JOB
 
 from psfleet.errors import LostPeerError, PsfleetError, UsageError
 from psfleet.job.prediction_order import PredictionOrder
 from psfleet.launch import watcher
-from psfleet.launch.platform import Member
+from psfleet.launch.platform import Member, Request
 from psfleet.launch.watcher import TakenDownError
 from psfleet.predictions.on_platform import predict_on
-from psfleet.predictions.platform_model import PlatformModel
+from psfleet.predictions.platform_model import PlatformModel, find_model
 from psfleet.service import settings
 
 RUNS = [member("chief", activity="prediction"), member("worker", 0, activity="prediction")]
@@ -123,3 +125,53 @@ def test_a_prediction_of_other_data_is_not_attached_to(volume: Path, out: Path) 
 def test_a_run_of_that_name_is_not_attached_to(volume: Path, out: Path) -> None:
     with pytest.raises(UsageError, match="as a training run, expected another name for a prediction"):
         predict(platform(volume, [member("chief")]), out)
+
+
+def of_run(place: ScriptedPlatform, run: Path, step: int | None = None, best: bool = False) -> PlatformModel:
+    """The model of a run folder."""
+    return find_model(place, str(run), step, best)
+
+
+def newer(run: Path) -> None:
+    """Writes a checkpoint of step 4."""
+    with_checkpoint(run, 4, KERNEL + 1, BIAS)
+
+
+def test_the_same_command_attaches_to_the_prediction_of_a_run_that_trains_on(
+    volume: Path, out: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    first = platform(volume, [], DONE, chief=PREDICTED)
+    predict_on(first, of_run(first, trained(run)), "data:set", out, 2)
+    (request,) = first.applied
+    newer(run)
+    again = ScriptedPlatform(RUNS, RUNS, DONE, results=volume, logs={"chief": PREDICTED}, trained=request.job)
+    again.driven = request.activity
+    assert predict_on(again, of_run(again, run), "data:set", out, 2) == f"{out}: predictions of step 20"
+    assert not again.applied
+    with pytest.raises(UsageError, match="runs another version of the prediction"):
+        predict_on(again_with(request, volume), of_run(again, run, step=4), "data:set", out, 2)
+    shutil.rmtree(run / "checkpoints" / "00000000-g1")
+    assert of_run(again, run).folder == str(run / "checkpoints" / "00000004-g1"), "the first one is gone"
+
+
+def again_with(request: Request, volume: Path) -> ScriptedPlatform:
+    """A platform on which the fleet of a request runs."""
+    place = ScriptedPlatform(RUNS, results=volume, trained=request.job)
+    place.driven = request.activity
+    return place
+
+
+def test_a_checkpoint_that_the_user_has_named_is_the_one_that_predicts(volume: Path, out: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    first = platform(volume, [], DONE, chief=PREDICTED)
+    predict_on(first, of_run(first, trained(run)), "data:set", out, 2)
+    newer(run)
+    place = again_with(first.applied[0], volume)
+    named = run / "checkpoints" / "00000004-g1"
+    assert find_model(place, str(named), None, False).folder == str(named)
+    other = tmp_path / "other"
+    other.mkdir()
+    assert of_run(place, trained(other)).folder == str(other / "checkpoints" / "00000000-g1"), "of another run"
