@@ -128,6 +128,12 @@ class ReplacedError(TemporaryError):
     exit_code = LOST_PEERS
 
 
+class ChangedProgramError(TemporaryError):
+    """A newer checkpoint is of another program, or of other options of it: the next process builds that one."""
+
+    exit_code = LOST_PEERS
+
+
 class QueueClosedError(PermanentError):
     """A queue of a standing fleet is closed: nothing can be added, or no element is left."""
 

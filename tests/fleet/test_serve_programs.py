@@ -12,13 +12,15 @@ import tensorflow as tf
 from support import commands
 from support.exported_run import BIAS, KERNEL, X, trained, with_checkpoint
 from support.rows import first_rows
-from support.served import serving
+from support.served import READY_SECS, query, serving
 
 from psfleet.checkpoint.parts import ShardContent
 from psfleet.checkpoint.whole import write_whole
 from psfleet.job.job import parse_job
+from psfleet.job.program_files import digest, program_files
 from psfleet.job.service_access import BETWEEN_GRAPH, IN_GRAPH
 from psfleet.layout import EmbeddingContent, EmbeddingSpec, Layout, TensorSpec
+from psfleet.polling import wait_until
 
 END_SECS = 90.0
 NUM_PS = 2
@@ -129,3 +131,28 @@ def test_answers_are_those_of_psfleet_predict(
         for name, output in names.items():
             np.testing.assert_allclose(outputs[output], predicted[name], rtol=1e-6)
             assert len(np.unique(predicted[name])) > 1 or name == "label"
+
+
+DOUBLED = """
+def doubled_program():
+    layers = [keras.layers.Input([2]), keras.layers.Dense(3, name="dense"), keras.layers.Rescaling(2.0)]
+    return KerasProgram(model=lambda: keras.Sequential(layers, name="net"), loss="mse", train=keras_program().train)
+"""
+
+
+@pytest.mark.extended
+def test_a_checkpoint_of_another_program_is_answered_by_that_program(tmp_path: Path) -> None:
+    trained(tmp_path)
+    with serving(tmp_path, ["."]) as service, service.client() as client:
+        first = service.pid("member")
+        with (tmp_path / "versioned_program.py").open("a") as file:
+            file.write(DOUBLED)
+        here = digest(program_files("versioned_program:doubled_program", tmp_path))
+        with_checkpoint(tmp_path, 3, KERNEL, BIAS, "doubled_program", program_digest=here)
+        _, answer = wait_until(
+            lambda: client.status_and_content("POST", "/v2/models/net/infer", query(X)), READY_SECS, "step 3",
+            done=lambda found: found[1].get("model_version") == "3",
+        )  # fmt: skip
+        found = np.array(answer["outputs"][0]["data"], np.float32).reshape(3, 3)
+        np.testing.assert_allclose(found, 2 * (X @ KERNEL + BIAS), rtol=1e-6)
+        assert service.pid("member") != first

@@ -11,6 +11,7 @@ import numpy as np
 
 from psfleet.checkpoint.parts import ShardContent
 from psfleet.checkpoint.whole import write_whole
+from psfleet.job.program_files import PROGRAM_DIGEST
 from psfleet.layout import Layout, TensorSpec
 
 PROGRAM = """
@@ -57,7 +58,6 @@ def two_inputs_program():
     data = lambda *shard: evaluated().map(lambda x, y: ({"b": ones, "a": x}, y + 1))
     return KerasProgram(model=model, loss="mse", metrics=["mae"], train=data, evaluate=data)
 
-class Scaled(keras.Model):
 def named_output_program(is_dict=False):
     def model():
         x = keras.Input([2])
@@ -84,6 +84,7 @@ def joining_program():
         model=lambda: keras.Sequential(layers, name="net"), loss="mse", metrics=["mae"], train=data, evaluate=data
     )
 
+class Scaled(keras.Model):
     def __init__(self):
         super().__init__(name="net")
         self.dense = keras.layers.Dense(3, name="dense")
@@ -140,6 +141,7 @@ def with_checkpoint(
     callable_name: str = "keras_program",
     deadlines: Mapping[str, float] = MappingProxyType({}),
     scope: str = "net/",
+    program_digest: str | None = None,
     **sections: Any,
 ) -> Path:
     """Adds a checkpoint of a step to a run folder that has the program; `sections` are further ones of its job."""
@@ -154,6 +156,8 @@ def with_checkpoint(
     tensors = {f"{scope}dense/kernel": kernel, f"{scope}dense/bias": bias}
     specs = [TensorSpec(name, value.shape, "float32") for name, value in tensors.items()]
     extra: dict[str, Any] = {"job": job, "program_folder": str(folder)}
+    if program_digest is not None:
+        extra[PROGRAM_DIGEST] = program_digest
     layout = Layout.plan(specs, [], [], 1, 4096)
     write_whole(
         folder / "checkpoints",

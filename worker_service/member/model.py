@@ -13,10 +13,11 @@ from psfleet.checkpoint import versions
 from psfleet.checkpoint.location import parse
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.recorded_program import recorded_program
-from psfleet.errors import UsageError
+from psfleet.errors import ChangedProgramError, UsageError
 from psfleet.inference.tensors import BYTES, ModelMetadata, TensorMetadata, datatype_of
 from psfleet.job.job import Job, job_from_json
 from psfleet.job.program import load_program
+from psfleet.job.program_files import PROGRAM_DIGEST, digest, job_files
 from psfleet.job.service_access import MemberSource
 from psfleet.job.user_code import user_code
 from worker_service.predictions.names import INPUT, of_outputs, protocol_names
@@ -46,6 +47,13 @@ def load(source: MemberSource) -> tuple[Job, Path, Weights]:
     return job, Path(source.program_folder or folder), of_checkpoint(checkpoint)
 
 
+def has_program(source: MemberSource, checkpoint: Checkpoint) -> bool:
+    """Whether the files of the program that trained a checkpoint are those that a member finds; raises as `load`."""
+    job, folder = recorded_program(checkpoint)
+    found = digest(job_files(job, Path(source.program_folder or folder)))
+    return found == checkpoint.extra.get(PROGRAM_DIGEST, found)
+
+
 class ServedModel:
     """A trained program as a service has it.
 
@@ -68,6 +76,9 @@ class ServedModel:
     def __init__(self, job: Job, folder: Path, weights: Weights) -> None:
         self._lock = threading.Lock()
         self._step = weights.step
+        self._program = weights.program
+        self._shapes = {name: value.shape for name, value in weights.tensors.items()}
+        self._embeddings = weights.embeddings
         self._predictor = predictor(load_program(job, folder), job, weights, named=of_outputs)
         structure = self._predictor.features
         specs = tf.nest.flatten(structure)
@@ -89,7 +100,11 @@ class ServedModel:
 
         Raises:
             BadJobError: They are of another model; the model keeps those that it has.
+            ChangedProgramError: They fit, but another program, or other options of it, has trained them.
         """
+        weights.require(self._shapes, self._embeddings)
+        if weights.program != self._program:
+            raise ChangedProgramError(f"{weights.source} is of another program, or of other options, than this model")
         with self._lock:
             self._predictor.assign(weights)
             self._step = weights.step

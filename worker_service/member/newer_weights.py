@@ -12,7 +12,7 @@ from psfleet.checkpoint.location import parse
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.errors import PsfleetError
 from psfleet.job.service_access import MemberSource
-from worker_service.member.model import found_checkpoint
+from worker_service.member.model import found_checkpoint, has_program
 from worker_service.predictions.weights import Weights, of_checkpoint, origin_of
 
 logger = logging.getLogger("psfleet.member")
@@ -33,15 +33,20 @@ class NewerWeights:
 
     Args of the constructor:
         source: A trial, or a checkpoint of a given step, has no newer weights.
-        origin: Of the weights that the member has.
+        held: The weights that the member has been built with.
         clock: Monotonic time in seconds.
+
+    Attributes:
+        has_program: Whether the files of the program of the weights that were taken last are here.
     """
 
-    def __init__(self, source: MemberSource, origin: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, source: MemberSource, held: Weights, clock: Callable[[], float] = time.monotonic) -> None:
+        self.has_program = True
         self._source = source
-        self._origin = origin
+        self._origin = held.origin
+        self._program = held.program
         self._lock = threading.Lock()
-        self._newer: Weights | None = None
+        self._newer: tuple[Weights, bool] | None = None
         self._problem = ""
         self._clock = clock
         self._newest = self._invalid = ""
@@ -56,7 +61,10 @@ class NewerWeights:
         """The newest weights that were not taken yet; None: there are none."""
         with self._lock:
             newer, self._newer = self._newer, None
-            return newer
+        if newer is None:
+            return None
+        weights, self.has_program = newer
+        return weights
 
     def look(self) -> None:
         """Reads the weights that the member should have, if they are others."""
@@ -68,6 +76,7 @@ class NewerWeights:
                 self._invalid, self._verified = self._newest, self._clock()
                 return
             weights = of_checkpoint(checkpoint)
+            is_here = weights.program == self._program or has_program(self._source, checkpoint)
         except (PsfleetError, OSError) as error:
             self._invalid, self._verified = self._newest, self._clock()
             if str(error) != self._problem:
@@ -75,7 +84,7 @@ class NewerWeights:
             self._problem = str(error)
             return
         with self._lock:
-            self._newer = weights
+            self._newer = weights, is_here
         self._origin, self._problem = weights.origin, ""
 
     def _has_changed(self) -> bool:

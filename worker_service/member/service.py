@@ -8,7 +8,7 @@ import threading
 
 from psfleet.addresses import Address
 from psfleet.control.credentials import read_identity
-from psfleet.errors import BadJobError, ProgramError, PsfleetError
+from psfleet.errors import BadJobError, ChangedProgramError, ProgramError, PsfleetError
 from psfleet.service.process import Stop, log_failure
 from psfleet.service.settings import Settings
 from psfleet.tf.server import boot
@@ -47,7 +47,7 @@ def serve(settings: Settings, stop: Stop) -> int:
     life.begin(f"program {job.program!r} to be loaded and built", job.deadlines.first_secs)
     model = ServedModel(job, folder, weights)
     life.begin("the front")
-    newer = NewerWeights(access.member, weights.origin)
+    newer = NewerWeights(access.member, weights)
     identity = read_identity(settings.tls, ROLE_OF_ALL)
     with member_plane(settings, Address.parse(access.front), identity) as plane:
         boot(plane.own, job.device)
@@ -84,12 +84,18 @@ def answer_all(
 
     Args:
         predict_secs: Deadline of a prediction; the process ends when it expires.
+
+    Raises:
+        ChangedProgramError: Newer weights need another program, whose files are here. The batch before is answered.
     """
+    changed: ChangedProgramError | None = None
     while not stop.event.is_set():
+        if changed is not None:
+            raise changed
         life.begin("a query, or a sign of life, of the front", BATCH_SECS)
         number, inputs = connection.take()
         life.begin("a prediction", predict_secs)
-        _replace(model, newer)
+        changed = _replace(model, newer)
         if not len(inputs[0]):
             connection.put(number, model.step, None)
             continue
@@ -102,17 +108,20 @@ def answer_all(
             connection.put(number, step, outputs)
 
 
-def _replace(model: ServedModel, newer: NewerWeights) -> None:
-    """Replaces the weights if there are newer ones."""
+def _replace(model: ServedModel, newer: NewerWeights) -> ChangedProgramError | None:
+    """Replaces the weights if there are newer ones; the error with which a member ends that has to be built again."""
     weights = newer.taken()
     if weights is None:
-        return
+        return None
     try:
         model.assign(weights)
     except PsfleetError as error:
+        if isinstance(error, ChangedProgramError) and newer.has_program:
+            return error
         logger.warning("step %d is not served: %s", weights.step, error)
-        return
+        return None
     _log(weights.step)
+    return None
 
 
 def _log(step: int) -> None:

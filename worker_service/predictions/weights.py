@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.model_tensors import require_shapes, require_tables
 from psfleet.checkpoint.tensors import read_values
 from psfleet.errors import NoCheckpointError
+from psfleet.job.job import parse_job
+from psfleet.job.program_files import PROGRAM_DIGEST
 from psfleet.layout import EmbeddingSpec, TensorSpec
 from psfleet.layout.embedding import IDS, ROWS
 
@@ -27,6 +30,7 @@ class Weights:
         embeddings: The tables.
         origin: See `origin_of`; empty: a trial.
         frozen: Specs of the tensors that have their initial values; of a trial none.
+        program: See `program_of`; empty: a trial.
     """
 
     step: int
@@ -35,6 +39,7 @@ class Weights:
     embeddings: Sequence[EmbeddingSpec] = ()
     origin: str = ""
     frozen: Sequence[TensorSpec] = ()
+    program: str = ""
 
     @property
     def tensors(self) -> dict[str, np.ndarray]:
@@ -66,7 +71,7 @@ def of_checkpoint(checkpoint: Checkpoint) -> Weights:
     """Those in a checkpoint; raises as `read_values`."""
     values, source, layout = read_values(checkpoint), f"checkpoint {checkpoint.folder}", checkpoint.layout
     origin, frozen = origin_of(checkpoint), layout.frozen.specs
-    return Weights(checkpoint.step, values, source, layout.embeddings, origin, frozen)
+    return Weights(checkpoint.step, values, source, layout.embeddings, origin, frozen, program_of(checkpoint))
 
 
 def of_trial(file: str, step: int) -> Weights:
@@ -84,3 +89,17 @@ def of_trial(file: str, step: int) -> Weights:
 def origin_of(checkpoint: Checkpoint) -> str:
     """What distinguishes a checkpoint from others in its run folder, also after `psfleet train --fresh`."""
     return f"{checkpoint.run} {checkpoint.folder}"
+
+
+def program_of(checkpoint: Checkpoint) -> str:
+    """What makes a model predict as it does, but for weights and tables: those of another program may fit it.
+
+    Raises:
+        BadJobError: The recorded job is none of this version.
+    """
+    if checkpoint.job is None:
+        return ""
+    job = parse_job(checkpoint.job, f"job of checkpoint {checkpoint.folder}")
+    # A job without a quorum divides the step by the number of its workers.
+    divisor = 1 if job.update.has_quorum else job.fleet.replicas
+    return json.dumps([job.program, job.options, divisor, checkpoint.extra.get(PROGRAM_DIGEST)], sort_keys=True)

@@ -14,8 +14,9 @@ from support.exported_run import BIAS, KERNEL, X, trained, with_checkpoint
 
 import psfleet
 from psfleet.checkpoint.keras_names import named_variables
-from psfleet.errors import BadJobError, NoCheckpointError, ProgramError, UsageError
+from psfleet.errors import BadJobError, ChangedProgramError, NoCheckpointError, ProgramError, UsageError
 from psfleet.job.job import Job, parse_job
+from psfleet.job.program_files import digest, program_files
 from psfleet.job.service_access import MemberSource
 from psfleet.tf.program_data import built_model
 from worker_service.member import model as member_model
@@ -115,7 +116,6 @@ def test_a_model_that_is_a_class_has_the_inputs_of_its_first_batch(monkeypatch: 
     assert found == [("output_0", "FP32"), ("output_1", "INT64")], "bfloat16 is no type of NumPy"
 
 
-def test_a_prediction_that_fails_is_an_error_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("is_dict", [True, False])
 def test_a_sequential_model_whose_first_layer_takes_several_tensors_has_the_inputs_of_its_first_batch(
     monkeypatch: pytest.MonkeyPatch, is_dict: bool
@@ -132,6 +132,7 @@ def test_a_sequential_model_whose_first_layer_takes_several_tensors_has_the_inpu
     assert model.predict([u, v])[1][0].tolist() == [[3.0]] * 4
 
 
+def test_a_prediction_that_fails_is_an_error_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     def make() -> keras.Model:
         ids = keras.Input([1], dtype="int32")
         return keras.Model(ids, keras.layers.Lambda(lambda x: tf.gather([1.0, 2.0], x), output_shape=(1,))(ids))
@@ -186,7 +187,7 @@ def test_newer_weights_are_taken_once_and_damaged_ones_are_not(
     trained(tmp_path)
     source = MemberSource(run=str(tmp_path))
     now = [0.0]
-    newer = NewerWeights(source, load(source)[2].origin, lambda: now[0])
+    newer = NewerWeights(source, load(source)[2], lambda: now[0])
     newer.look()
     assert newer.taken() is None, "the member has these"
     with_checkpoint(tmp_path, 3, KERNEL, BIAS)
@@ -214,7 +215,7 @@ def test_newer_weights_are_taken_once_and_damaged_ones_are_not(
 def test_a_damaged_checkpoint_does_not_delay_the_next_one(tmp_path: Path) -> None:
     trained(tmp_path)
     source = MemberSource(run=str(tmp_path))
-    newer = NewerWeights(source, load(source)[2].origin, lambda: 0.0)
+    newer = NewerWeights(source, load(source)[2], lambda: 0.0)
     with_checkpoint(tmp_path, 3, KERNEL, BIAS)
     (part,) = (tmp_path / "checkpoints").glob("*3-g1/*.safetensors")
     part.write_bytes(bytes(part.stat().st_size))
@@ -225,3 +226,41 @@ def test_a_damaged_checkpoint_does_not_delay_the_next_one(tmp_path: Path) -> Non
     found = newer.taken()
     assert found is not None
     assert found.step == 4
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"options": {"activation": "relu"}},
+        {"program_digest": "2222"},
+        {"update": {"mode": "async"}, "fleet": {"workers": 2}},
+    ],
+)
+def test_weights_of_another_program_are_not_assigned_although_their_shapes_are_equal(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    trained(tmp_path)
+    source = MemberSource(run=str(tmp_path))
+    found, folder, weights = load(source)
+    model, newer = ServedModel(found, folder, weights), NewerWeights(source, weights)
+    with_checkpoint(tmp_path, 3, 2 * KERNEL, BIAS, **change)
+    newer.look()
+    taken = newer.taken()
+    assert taken is not None
+    assert newer.has_program is ("program_digest" not in change)
+    with pytest.raises(ChangedProgramError, match="3-g1 is of another program, or of other options, than this model"):
+        model.assign(taken)
+    step, (output,) = model.predict([X])
+    assert step == 0
+    np.testing.assert_allclose(output, X @ KERNEL + BIAS, rtol=1e-6)
+
+
+def test_a_program_is_here_if_its_files_have_the_digest_of_the_checkpoint(tmp_path: Path) -> None:
+    trained(tmp_path)
+    source = MemberSource(run=str(tmp_path))
+    newer = NewerWeights(source, load(source)[2])
+    here = digest(program_files("versioned_program:keras_program", tmp_path))
+    with_checkpoint(tmp_path, 3, KERNEL, BIAS, program_digest=here)
+    newer.look()
+    assert newer.taken() is not None
+    assert newer.has_program
