@@ -15,7 +15,7 @@ from psfleet.layout import TensorSpec
 
 Collections = tf.compat.v1.GraphKeys
 GLOBAL_STEP = "global_step"
-"""Name of the variable of `tf.train.get_or_create_global_step`."""
+"""Name of the variable of `tf.train.get_or_create_global_step`, after that of a variable scope around the call."""
 
 
 class GivenVariables:
@@ -64,8 +64,13 @@ def own_variable(spec: TensorSpec, collections: Sequence[str] = ()) -> Any:
     )
 
 
+def is_name_of_step(name: str) -> bool:
+    """Whether a variable of that name can be TensorFlow's global step."""
+    return name.rpartition("/")[2] == GLOBAL_STEP
+
+
 def _is_step(spec: TensorSpec) -> bool:
-    return spec.name == GLOBAL_STEP and spec.shape == () and spec.dtype == "int64"
+    return is_name_of_step(spec.name) and spec.shape == () and spec.dtype == "int64"
 
 
 def at_step_of(

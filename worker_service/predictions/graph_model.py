@@ -17,7 +17,7 @@ from psfleet.tf.program_data import batches_explained
 from psfleet.tf.server import session_config
 from worker_service.frontends.evaluation_errors import evaluating
 from worker_service.frontends.graph_tables import TableVariable
-from worker_service.frontends.graph_variables import GLOBAL_STEP, own_variable, values_at_step
+from worker_service.frontends.graph_variables import GLOBAL_STEP, is_name_of_step, own_variable, values_at_step
 from worker_service.frontends.table_rows import SavedRows, TableUses
 from worker_service.predictions.names import Naming, checked_predictions
 from worker_service.predictions.weights import Weights
@@ -128,15 +128,16 @@ def _getter(
     """A custom getter of `get_variable` that returns the trained variables.
 
     Args:
-        make_step: Adds TensorFlow's global step to `variables`: weights have none if the losses do not read it.
+        make_step: Adds TensorFlow's global step to `variables`: weights have none if the losses do not read it, or
+            read it in another variable scope.
     """
 
     def get(getter: Callable[..., Any], name: str, shape: Any = None, dtype: Any = None, **kwargs: Any) -> Any:
         del getter, kwargs
         variable = variables.get(name, tables.get(name))
         shape = tf.TensorShape(shape)
-        if variable is None and name == GLOBAL_STEP and shape == () and dtype == tf.int64:
-            variable = make_step()
+        if variable is None and is_name_of_step(name) and shape == () and dtype == tf.int64:
+            variable = variables[GLOBAL_STEP] if GLOBAL_STEP in variables else make_step()
         if variable is None or not shape.is_compatible_with(variable.shape):
             got = "missing" if variable is None else list(variable.shape)
             raise BadJobError(

@@ -151,6 +151,23 @@ def test_predictions_have_that_of_their_weights(tmp_path: Path, fields: dict[str
     assert [found, model.predict([ROWS])["predictions"].tolist()] == [[each] * len(ROWS) for each in expected]
 
 
+@pytest.mark.parametrize(("of_loss", "of_predict"), [("m", "m"), ("m", ""), ("", "m")])
+def test_predictions_have_it_in_any_variable_scope(tmp_path: Path, of_loss: str, of_predict: str) -> None:
+    def step(scope: str) -> tf.Tensor:
+        with v1.variable_scope(scope):
+            return tf.cast(v1.train.get_or_create_global_step(), tf.float32)
+
+    program = replace(
+        PROGRAM,
+        loss=lambda batch: tf.reduce_sum(batch * v1.get_variable("w", [2])) * 0 + step(of_loss),
+        predict=lambda features: tf.linalg.matvec(features, v1.get_variable("w", [2])) * 0 + step(of_predict),
+    )
+    front, job = front_of(sections(), loss=program.loss)
+    weights = of_checkpoint(saved(tmp_path, planned(front, job), 200, front.initial_values()))
+    model = predictor(program, job, weights, tf.TensorSpec([None, 2], tf.float32))
+    assert model.predict([ROWS])["predictions"].tolist() == [200] * len(ROWS)
+
+
 def test_an_exported_model_has_that_of_its_checkpoint(tmp_path: Path) -> None:
     front, job = front_of(sections())
     checkpoint = saved(tmp_path, planned(front, job), 200, front.initial_values())

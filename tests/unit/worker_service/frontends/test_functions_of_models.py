@@ -235,11 +235,13 @@ def test_a_graph_program_whose_weight_would_get_no_gradient_is_refused() -> None
         Stepper.of(front)
 
 
-def test_the_global_step_of_tensorflow_is_that_of_the_gradient() -> None:
+@pytest.mark.parametrize("scope", ["", "m"])
+def test_the_global_step_of_tensorflow_is_that_of_the_gradient(scope: str) -> None:
     def loss(batch: Any) -> tf.Tensor:
         x, y = batch
-        step = tf.compat.v1.train.get_or_create_global_step()
-        error = tf.matmul(x, tf.compat.v1.get_variable("w", [5, 1])) - y
+        with tf.compat.v1.variable_scope(scope):
+            step = tf.compat.v1.train.get_or_create_global_step()
+            error = tf.matmul(x, tf.compat.v1.get_variable("w", [5, 1])) - y
         return tf.reduce_mean(tf.square(error)) * tf.cast(step, tf.float32)
 
     front = front_end(GraphProgram(loss=loss, train=train), sample_job(), 1, 0)
