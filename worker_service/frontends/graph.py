@@ -19,7 +19,6 @@ from psfleet.layout import Layout, Losses, Tables, TensorSpec, state_order
 from psfleet.layout.buckets import specs_of_loss
 from psfleet.tf.program_data import batches_explained, training_data
 from worker_service.frontends import finite, flat, graph_variables
-from worker_service.frontends.constants import is_constant
 from worker_service.frontends.custom_gradients import check_custom_gradients
 from worker_service.frontends.graph_checks import check_variables
 from worker_service.frontends.graph_evaluation import mean_losses
@@ -70,7 +69,7 @@ class GraphFrontEnd:
         named = [(graph_variables.spec_of(name, variable), variable) for name, variable in variables.items()]
         self.parameters, self.losses = self._by_loss([spec for spec, variable in named if variable.trainable])
         others = {spec: variable for spec, variable in named if not variable.trainable}
-        self.frozen = tuple(spec for spec, variable in others.items() if is_constant(variable))
+        self.frozen = tuple(spec for spec, variable in others.items() if graph_variables.is_frozen(spec, variable))
         self.state = tuple(sorted((spec for spec in others if spec not in self.frozen), key=state_order))
         self.tables: Tables = ()
         self.evaluation = evaluation_batches(program, job, self._batch_spec) if index == 0 else None

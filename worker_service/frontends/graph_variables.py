@@ -12,6 +12,7 @@ from psfleet.errors import ProgramError
 from psfleet.job.job import Job
 from psfleet.job.user_code import user_code
 from psfleet.layout import TensorSpec
+from worker_service.frontends.constants import is_constant, is_only_read
 
 Collections = tf.compat.v1.GraphKeys
 GLOBAL_STEP = "global_step"
@@ -71,6 +72,14 @@ def is_name_of_step(name: str) -> bool:
 
 def _is_step(spec: TensorSpec) -> bool:
     return is_name_of_step(spec.name) and spec.shape == () and spec.dtype == "int64"
+
+
+def is_frozen(spec: TensorSpec, variable: Any) -> bool:
+    """Whether nothing in its graph can change a variable that is not trained.
+
+    The global step is followed into branches, loops and functions: as state it would keep its first value.
+    """
+    return is_constant(variable) or (_is_step(spec) and is_only_read(variable))
 
 
 def at_step_of(

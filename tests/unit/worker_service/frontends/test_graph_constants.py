@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -86,6 +86,71 @@ def test_a_variable_that_a_function_or_a_branch_changes_is_state() -> None:
     ):
         front = front_of(loss_of(change))
         assert ([spec.name for spec in front.state], front.frozen) == (["table"], ())
+
+
+@pytest.fixture(params=[True, False], ids=["functions", "switches"])
+def control_flow(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Branches and loops of version 2, as by default, and of version 1."""
+    before = v1.control_flow_v2_enabled()
+    switch_control_flow(request.param)
+    yield
+    switch_control_flow(before)
+
+
+def switch_control_flow(has_functions: bool) -> None:
+    if has_functions:
+        v1.enable_control_flow_v2()
+    else:
+        v1.disable_control_flow_v2()
+
+
+def floats(step: Any) -> tf.Tensor:
+    return tf.cast(step, tf.float32)
+
+
+def in_branch(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda step: tf.cond(tf.constant(True), lambda: floats(call(step)), lambda: 0.0)
+
+
+def in_loop(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Two passes."""
+    return lambda step: tf.while_loop(
+        lambda i, total: i < 2, lambda i, total: (i + 1, total + floats(call(step))), [tf.constant(0), tf.constant(0.0)]
+    )[1]
+
+
+def in_function(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda step: tf.function(lambda: floats(call(step)), autograph=False)()
+
+
+PLACES: dict[str, Callable[[Callable[[Any], Any]], Callable[[Any], Any]]] = {
+    "branch": in_branch,
+    "loop": in_loop,
+    "function": in_function,
+    "function in a branch in a loop": lambda call: in_loop(in_branch(in_function(call))),
+}
+
+
+def loss_of_step(use: Callable[[Any], Any]) -> Callable[[Any], tf.Tensor]:
+    """A loss that is what a function makes of the global step, whatever the weights are."""
+    return lambda batch: tf.reduce_sum(v1.get_variable("w", [2])) * 0 + use(v1.train.get_or_create_global_step())
+
+
+@pytest.mark.usefixtures("control_flow")
+@pytest.mark.parametrize("place", PLACES)
+def test_a_global_step_that_is_read_in_a_branch_a_loop_or_a_function_is_that_of_the_gradient(place: str) -> None:
+    front = front_of(loss_of_step(PLACES[place](lambda step: step)))
+    assert ([spec.name for spec in front.frozen], front.state) == (["global_step"], ())
+    stepper = Stepper.of(front)
+    found = [stepper.run(stepper.graph.loss, BATCH, number=number) for number in range(3)]
+    assert found == [number * (2 if "loop" in place else 1) for number in range(3)]
+
+
+@pytest.mark.usefixtures("control_flow")
+@pytest.mark.parametrize("place", PLACES)
+def test_a_global_step_that_the_program_changes_there_is_state(place: str) -> None:
+    front = front_of(loss_of_step(PLACES[place](lambda step: step.assign_add(10))))
+    assert ([spec.name for spec in front.state], front.frozen) == (["global_step"], ())
 
 
 def test_a_step_reads_the_values_of_the_fleet_beside_state_that_changes() -> None:
