@@ -98,6 +98,9 @@ def check_model(program: str, model: keras.Model, trained: Sequence[Any]) -> Non
             raise _error(program, f"trainable variable {variable.path} is {variable.dtype}, expected float32")
         if variable.constraint is not None:
             raise _error(program, f"trainable variable {variable.path} has a constraint, which no ps applies")
+        if variable.overwrite_with_gradient:
+            what = "is overwritten with its gradient (float8), which no ps does"
+            raise _error(program, f"trainable variable {variable.path} {what}")
 
 
 def warn_if_compiled(model: keras.Model, job: Job) -> None:

@@ -242,6 +242,7 @@ class Raising(layers.Layer):
         ({"model": lambda: keras.Sequential([keras.Input((5,)), layers.Flatten()])}, "no trainable parameters"),
         ({"model": followed_by(layers.Flatten(), dtype="float64")}, "dense/kernel is float64, expected float32"),
         ({"model": followed_by(layers.Flatten(), kernel_constraint="non_neg")}, "dense/kernel has a constraint"),
+        ({"model": followed_by(layers.Flatten(), dtype="float8_from_float32")}, "is overwritten with its gradient"),
         ({"model": followed_by(GlobalNoise())}, "variable .*seed_generator_state.*, which is not a variable of"),
         ({"model": lambda: OwnStep([keras.Input((5,)), layers.Dense(1)])}, "overrides train_step"),
         ({"model": lambda: followed_by(Raising())()}, "the model's forward pass or loss raised ValueError"),
