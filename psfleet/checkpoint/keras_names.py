@@ -14,8 +14,20 @@ class Variable(Protocol):
         """Names of the layers and of the variable, joined by slashes; not always unique."""
 
 
+def distinct_variables(model: Any) -> tuple[list[Any], list[Any]]:
+    """The trainable and the other variables of a built model, each once.
+
+    Keras lists the state of a seed generator twice that both the model and a layer of it keep.
+    """
+    trained, others = (
+        list({id(variable): variable for variable in variables}.values())
+        for variables in (model.trainable_variables, model.non_trainable_variables)
+    )
+    return trained, others
+
+
 def keras_names(variables: Sequence[Variable]) -> list[str]:
-    """The names of `[*model.trainable_variables, *model.non_trainable_variables]`, in that order: paths, `numbered`.
+    """The names of `distinct_variables`, the trainable ones first: paths, `numbered`.
 
     `model.variables` has another order, and would therefore number the variables differently.
     """
@@ -24,7 +36,8 @@ def keras_names(variables: Sequence[Variable]) -> list[str]:
 
 def named_variables(model: Any) -> dict[str, Any]:
     """All variables of a built model by `keras_names`, the trainable ones first."""
-    variables = [*model.trainable_variables, *model.non_trainable_variables]
+    trained, others = distinct_variables(model)
+    variables = [*trained, *others]
     return dict(zip(keras_names(variables), variables, strict=True))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager.context import eager_mode
 
-from psfleet.checkpoint.keras_names import keras_names
+from psfleet.checkpoint.keras_names import distinct_variables, keras_names
 from psfleet.errors import ProgramError
 from psfleet.job.job import Job
 from psfleet.job.program import KerasProgram
@@ -55,7 +55,7 @@ class KerasFrontEnd:
         with self._tables.building():
             self._model = keras_parts.built_model(program, job)
         keras_checks.check_ranks(job.program, self._model, self._batch_spec)
-        trained, others = list(self._model.trainable_variables), list(self._model.non_trainable_variables)
+        trained, others = distinct_variables(self._model)
         keras_checks.check_model(job.program, self._model, trained)
         self._specs = {
             id(variable): TensorSpec(name, tuple(variable.shape), variable.dtype)
