@@ -52,8 +52,9 @@ def resolved(
         found = f"optimizer of the program is {optimizer!r}"
         raise ProgramError(f"program {job.program!r}: {found}, expected a keras.optimizers.Optimizer")
     name = type(optimizer).__name__
-    for reason in _unsupported(optimizer):
-        raise ProgramError(f"program {job.program!r}: optimizer {name} {reason}")
+    with user_code(job, f"reading the options of optimizer {name}"):
+        for reason in _unsupported(optimizer):
+            raise ProgramError(f"program {job.program!r}: optimizer {name} {reason}")
     if options.weight_decay and optimizer.weight_decay:
         raise BadJobError(
             f"optimizer.weight_decay is {options.weight_decay:g}, and the program's optimizer {name} has weight_decay "
@@ -97,6 +98,9 @@ def _unsupported(optimizer: Any) -> Iterator[str]:
             yield f"has {option} {value}, expected {expected}"
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         yield "scales the loss, which psfleet does not; expected the optimizer in it"
+    # Keras 3.12 has none.
+    if isinstance(optimizer, getattr(keras.optimizers, "MultiOptimizer", ())):
+        yield "delegates to several optimizers, expected one"
     if optimizer.built:
         yield "is built already; expected a new object, which no model has used"
     excluded = getattr(optimizer, "_exclude_from_weight_decay", None)

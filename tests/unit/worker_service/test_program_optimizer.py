@@ -170,6 +170,8 @@ def test_an_update_that_a_ps_cannot_apply_to_its_part_is_refused(step: Step, rea
         (lambda: ko.SGD(gradient_accumulation_steps=2), "gradient_accumulation_steps 2, expected `train.accumulate`"),
         (lambda: ko.SGD(loss_scale_factor=8.0), "has loss_scale_factor 8.0"),
         (lambda: ko.LossScaleOptimizer(ko.SGD()), "scales the loss"),
+        (lambda: ko.MultiOptimizer(ko.OptimizerMap(ko.SGD())), "delegates to several optimizers, expected one"),
+        (lambda: HiddenRate(), "reading the options of optimizer HiddenRate raised AttributeError: not of this one"),
         (lambda: ko.SGD(ko.schedules.CosineDecay(0.1, 10)), "has a schedule of the learning rate"),
         (lambda: ko.SGD(0.0), "has learning rate 0.0, expected one above 0"),
         (lambda: without_decay_of_biases(), "excludes tensors from weight decay"),
@@ -180,6 +182,14 @@ def test_an_update_that_a_ps_cannot_apply_to_its_part_is_refused(step: Step, rea
 def test_an_optimizer_whose_options_no_ps_has_is_refused(make: Callable[[], Any], reason: str) -> None:
     with pytest.raises(ProgramError, match=reason):
         resolve(make())
+
+
+class HiddenRate(ko.SGD):
+    """An optimizer whose learning rate cannot be read."""
+
+    @property
+    def learning_rate(self) -> float:
+        raise AttributeError("not of this one")
 
 
 def without_decay_of_biases() -> Any:
