@@ -9,7 +9,8 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -22,6 +23,7 @@ from psfleet.errors import LostPeerError, UsageError
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.polling import run_within
 from psfleet.tf.error_text import reason
+from psfleet.tf.opening import open_within
 from psfleet.tf.server import session_config
 
 CLOSE_SECS = 2.0
@@ -84,7 +86,7 @@ class FleetSession(v1.Session):
             # No thread can be started any more; `_close_all` has closed what was open.
             return
         try:
-            run_within(CLOSE_SECS, self._close)
+            run_within(CLOSE_SECS, partial(_run_recorded, super().close))
         except TimeoutError:
             pass
         except RuntimeError:
@@ -92,13 +94,6 @@ class FleetSession(v1.Session):
             if not self.is_lost:
                 super().close()
         self._attends.close()
-
-    def _close(self) -> None:
-        _closing.add(threading.current_thread())
-        try:
-            super().close()
-        finally:
-            _closing.discard(threading.current_thread())
 
     @contextmanager
     def _losses(self) -> Iterator[None]:
@@ -122,6 +117,14 @@ class FleetSession(v1.Session):
 _open: WeakSet[FleetSession] = WeakSet()
 _closing: set[threading.Thread] = set()
 """Threads that close sessions, abandoned ones included."""
+
+
+def _run_recorded(close: Callable[[], None]) -> None:
+    _closing.add(threading.current_thread())
+    try:
+        close()
+    finally:
+        _closing.discard(threading.current_thread())
 
 
 @atexit.register
@@ -163,20 +166,46 @@ def open_session(
     job = f"client_{secrets.token_hex(8)}"
     attends = Attendance(access.id, tasks, job, client)
     attends.await_tasks()
+    target, merged, secs = f"grpc://{own.data}", _config(access, tasks, own, job, config), access.deadlines.step_secs
+    deadline = time.monotonic() + secs
     try:
-        session = FleetSession(
-            f"grpc://{own.data}", graph, _config(access, tasks, own, job, config), access.name, attends
-        )
+        _await_servers(target, merged, job, secs)
+        session = FleetSession(target, graph, merged, access.name, attends)
         # It opens the session, and adds nothing to the graph.
-        run_within(access.deadlines.step_secs, session.list_devices)
+        run_within(deadline - time.monotonic(), session.list_devices)
     except TimeoutError as error:
         attends.close()
-        secs = access.deadlines.step_secs
         raise LostPeerError(f"no session with fleet {access.name} within deadlines.step_secs = {secs:g} s") from error
     except tf.errors.OpError as error:
         attends.close()
         raise LostPeerError(f"no session with fleet {access.name}: {reason(error)}") from error
     return session
+
+
+def _await_servers(target: str, config: v1.ConfigProto, job: str, timeout_secs: float) -> None:
+    """Waits for the TensorFlow servers of all tasks, by a session that is closed at once.
+
+    The caller's is opened by `list_devices`, which stops all threads of this process while a server is absent.
+
+    Args:
+        config: Of the caller's session, with the ClusterSpec.
+        job: Of this client.
+
+    Raises:
+        TimeoutError: A server is absent or frozen.
+        tf.errors.OpError: The session is refused.
+    """
+    graph = tf.Graph()
+    with graph.as_default(), graph.device(f"/job:{job}/task:0"):
+        nothing = tf.no_op()
+    options = v1.ConfigProto()
+    options.CopyFrom(config)
+    # That is the timeout of the caller's steps.
+    options.ClearField("operation_timeout_in_ms")
+    session = v1.Session(target, graph=graph, config=options)
+    open_within(timeout_secs, session, nothing)
+    with suppress(TimeoutError):
+        run_within(CLOSE_SECS, partial(_run_recorded, session.close))
 
 
 def _config(
