@@ -19,8 +19,10 @@ class Train(Section):
     batch_size: PositiveInt = Field(description="Number of examples in one worker's batch.")
     accumulate: PositiveInt = Field(
         1,
-        description="Number of batches in one gradient: a worker pushes the mean of their gradients, which is that of "
-        "one batch of `batch_size` * `accumulate` examples, with the memory of one of `batch_size`.",
+        description="Number of batches in one gradient: a worker pushes the mean of their gradients, with the memory "
+        "of one of `batch_size`. For a loss that is the mean of examples of equal weight, that is the gradient of one "
+        "batch of `batch_size` * `accumulate` examples; other losses (sums, masked and weighted means) are averaged "
+        "over the batches, as by `gradient_accumulation_steps` of Keras.",
     )
     alternate: list[str] | None = Field(
         None,
