@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as v1
 from ps_service.updates.asynchronous import AsyncUpdates
 from ps_service.updates.tokens import TokenSender
 from psfleet.tf import ShardVariables
-from psfleet.tf.clocks import NOT_COUNTED, counted_clock, lowest_clock
+from psfleet.tf.clocks import NOT_COUNTED, counted_clock, excluded, lowest_clock
 from psfleet.tf.own_session import OwnSession
 
 
@@ -67,7 +67,7 @@ class SspUpdates(AsyncUpdates):
         gone = tf.where((clocks > NOT_COUNTED) & tf.logical_not(self._present))
         number = tf.shape(gone)[0]
         removed = tf.raw_ops.ResourceScatterNdUpdate(
-            ref=variables.clocks.handle, indices=gone, updates=tf.fill([number], tf.constant(NOT_COUNTED, tf.int64))
+            ref=variables.clocks.handle, indices=gone, updates=excluded(tf.gather_nd(clocks, gone))
         )
         with tf.control_dependencies([removed]):
             last = tf.where(number > 0, limit, 0)

@@ -89,7 +89,7 @@ class Update(Section):
         description="ssp, where it is required: how many steps a worker may be ahead of the slowest one when it begins "
         "a step. 0: all workers make each step together, as in sync, but each gradient is an update of its own. Nobody "
         "waits for a worker that has sent no heartbeat for 5 s, has no session, or reads its first batch; one that "
-        "comes back continues at the step of the slowest.",
+        "comes back continues at the step of the slowest, or at its own if that is later.",
     )
     warmup_steps: NonNegativeInt = Field(
         0, description="async, ssp: number of initial steps that the chief trains alone."

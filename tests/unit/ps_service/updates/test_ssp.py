@@ -144,6 +144,41 @@ def test_nobody_waits_for_a_worker_that_is_gone_and_it_comes_back_at_the_step_of
             member.step.result(STEP_SECS)
 
 
+def test_a_worker_that_comes_back_has_made_the_steps_that_it_had_made() -> None:
+    """Its wait has ended at a deadline, for example, and it opens another session."""
+    with racing(2, bound=1) as (fleet, (fast, slow)):
+        step = fast.push()
+        fleet.advance()
+        step.result(STEP_SECS)
+        step = fast.push()
+        fleet.advance()
+        fleet.wait_for_size("waiting", 1)
+        assert not step.done()
+        present(fleet, slow.index)
+        step.result(STEP_SECS)
+        present(fleet, fast.index, slow.index)
+        before = fleet.size("waiting")
+        begun = fleet.threads.submit(fast.worker.session.await_step, 0)
+        fleet.wait_for_size("waiting", before + 1)
+        assert not begun.done(), "it is two steps ahead"
+        step = slow.push()
+        fleet.advance()
+        step.result(STEP_SECS)
+        begun.result(STEP_SECS)
+
+
+def test_nobody_waits_for_steps_that_another_one_missed_if_both_come_back() -> None:
+    with racing(2, bound=0) as (fleet, (first, second)):
+        present(fleet, first.index)
+        for _ in range(3):
+            step = first.push()
+            fleet.advance()
+            step.result(STEP_SECS)
+        present(fleet)
+        for member in (second, first):
+            fleet.threads.submit(member.worker.session.await_step, 0).result(STEP_SECS)
+
+
 def test_a_gradient_that_is_pushed_twice_counts_as_one_step() -> None:
     """By the successor of a worker that was killed after its push."""
     with racing(2, bound=0) as (fleet, (fast, slow)):
@@ -182,7 +217,7 @@ def test_exactly_those_wait_who_must_whatever_happens_in_which_order(bound: int,
     """Random steps, ends and returns of three workers, compared with clocks in Python after each."""
     chance = random.Random(seed)
     with racing(3, bound, train={"steps": 1000, "batch_size": 1}) as (fleet, members):
-        clocks = dict.fromkeys(range(3), 0)
+        clocks, kept = dict.fromkeys(range(3), 0), dict.fromkeys(range(3), 0)
         for event in range(EVENTS):
             idle = [each for each in members if each.step is None or each.step.done()]
             what = f"event {event}, clocks {clocks}, idle {[each.index for each in idle]}"
@@ -191,15 +226,16 @@ def test_exactly_those_wait_who_must_whatever_happens_in_which_order(bound: int,
                 # Frozen until now: it is counted again from its next gradient on.
                 present(fleet, 0, 1, 2)
             elif len(clocks) > 1 and chance.random() < 0.2:
-                clocks.pop(chance.choice(list(clocks)))
+                gone = chance.choice(list(clocks))
+                kept[gone] = clocks.pop(gone)
                 present(fleet, *clocks)
             else:
                 member = chance.choice(idle)
                 member.push()
                 fleet.advance()
-                lowest = min(clocks.values(), default=0)
-                clocks[member.index] = clocks.get(member.index, lowest) + 1
-            floor = min(clocks.values(), default=0)
+                start = max(kept[member.index], min(clocks.values()))
+                clocks[member.index] = clocks.get(member.index, start) + 1
+            floor = min(clocks.values())
             for each in members:
                 if each.step is None:
                     continue
