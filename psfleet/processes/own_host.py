@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
-from ipaddress import ip_address
 
 from psfleet.errors import LostPeerError
-
-ANY_PORT = 9
-"""UDP's discard port: connecting a datagram socket sends nothing."""
+from psfleet.service.host_routes import route_to
 
 
 def own_host(ps_hosts: Sequence[str]) -> str:
@@ -26,21 +22,13 @@ def own_host(ps_hosts: Sequence[str]) -> str:
     problem, first = "", ""
     for host in ps_hosts:
         try:
-            address, source = _route(host.strip("[]"))
+            route = route_to(host)
         except OSError as error:
             problem = problem or f"{host}: {error.strerror or error}"
             continue
-        if source == address or ip_address(address).is_loopback:
+        if route.ends_here:
             return host
-        first = first or source
+        first = first or route.source
     if not first:
         raise LostPeerError(f"no route to a ps ({problem}), expected one, or --address")
     return f"[{first}]" if ":" in first else first
-
-
-def _route(host: str) -> tuple[str, str]:
-    """The address of a host, and the address from which this machine would send to it."""
-    family, kind, protocol, _, address = socket.getaddrinfo(host, ANY_PORT, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.connect(address)
-        return str(address[0]), str(probe.getsockname()[0])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from psfleet.addresses import Address, loader_ports, local_address, run_address
 from psfleet.errors import BadJobError
+from psfleet.service.host_routes import is_here
 from psfleet.service.settings import Settings
 from psfleet.tls.listeners import is_on_loopback_alone, listeners
 
@@ -131,7 +132,8 @@ class Tunnelled:
         self.ps = tuple(local_address("ps", shard) for shard in range(len(settings.ps)))
         self.loaders = tuple(loader_ports(loader)[0] for loader in range(len(settings.loaders)))
         self._tunnels = tunnels
-        self._host = settings.address.host
+        # By host: each heartbeat of a worker asks for its own.
+        self._is_here = {settings.address.host: True}
         self._loader_addresses = settings.loaders
         self._met_loaders: set[int] = set()
         accept = Address(ANY_HOST, settings.address.port).tunnel
@@ -152,7 +154,7 @@ class Tunnelled:
             return WorkerRoute(self.ps[worker], Address(peer.host, peer.tunnel_port))
         local = run_address(run, worker)
         self._dial(local, peer, "worker")
-        return WorkerRoute(local, local if peer.host == self._host else Address(peer.host, peer.tunnel_port))
+        return WorkerRoute(local, local if self._shares_host(peer) else Address(peer.host, peer.tunnel_port))
 
     def meet_loader(self, index: int) -> None:
         """See DataPlane. One thread of a worker calls it."""
@@ -167,8 +169,14 @@ class Tunnelled:
 
     def _dial(self, local: Address, address: Address, peer: str) -> None:
         """Opens the tunnel to a peer, unless it is on this host."""
-        if address.host != self._host:
+        if not self._shares_host(address):
             self._open(local.data, address.tunnel, peer, dials=True)
+
+    def _shares_host(self, peer: Address) -> bool:
+        """Whether a peer is on this host, which it may know by another name or address."""
+        if peer.host not in self._is_here:
+            self._is_here[peer.host] = is_here(peer.host)
+        return self._is_here[peer.host]
 
     def _open(self, accept: str, connect: str, peer: str, *others: str, dials: bool) -> None:
         from psfleet.tls.route import Route

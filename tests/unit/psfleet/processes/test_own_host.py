@@ -10,6 +10,7 @@ import pytest
 from psfleet.errors import LostPeerError
 from psfleet.processes import own_host as module
 from psfleet.processes.own_host import own_host
+from psfleet.service.host_routes import HostRoute
 
 Routes = dict[str, tuple[str, str]]
 
@@ -19,12 +20,12 @@ def routed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Routes], None]:
     """Sets the addresses of hosts, and those from which this machine sends to them; other hosts are unknown."""
 
     def use(routes: Routes) -> None:
-        def route(host: str) -> tuple[str, str]:
-            if host not in routes:
+        def route_to(host: str) -> HostRoute:
+            if host.strip("[]") not in routes:
                 raise socket.gaierror(-2, "Name or service not known")
-            return routes[host]
+            return HostRoute(*routes[host.strip("[]")])
 
-        monkeypatch.setattr(module, "_route", route)
+        monkeypatch.setattr(module, "route_to", route_to)
 
     return use
 

@@ -45,6 +45,24 @@ def test_a_ps_needs_no_tunnel_to_the_worker_of_its_host() -> None:
     assert opened.dialled() == [(away.data, "b:2307")]
 
 
+@pytest.mark.parametrize("own", ["a:2222", "127.0.0.1:2222"])
+def test_a_host_can_have_several_names(own: str) -> None:
+    """TensorFlow of the worker could not listen where the tunnel of its ps does."""
+    opened = OpenedTunnels()
+    plane = tunnelled("ps", 0, own, opened)
+    on_host = run_address("digits", 0)
+    for _ in range(2):
+        assert plane.meet("digits", 0, "127.0.1.1:2300") == WorkerRoute(on_host, entry=on_host)
+    assert opened.dialled() == []
+
+
+def test_a_worker_needs_no_tunnel_to_the_ps_of_its_host_by_another_name() -> None:
+    read = settings.read({settings.PS: "127.0.1.1:2222,b:2222", settings.ADDRESS: "c:2300"})
+    opened = OpenedTunnels()
+    Tunnelled(read, "worker", 1, cast(Tunnels, opened))
+    assert opened.dialled() == [("127.0.0.1:20001", "b:2225")]
+
+
 @pytest.mark.parametrize(
     ("replication", "parts", "expected"),
     [("between_graph", 1, ("ps",)), ("in_graph", 1, ("ps", "worker")), ("between_graph", 2, ("ps", "worker"))],
