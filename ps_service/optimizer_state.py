@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from ps_service.restore import Restored
@@ -50,3 +50,18 @@ def restorable(content: ShardContent, optimizer: str, run: str, names: Iterable[
         ", ".join(sorted(expected)) or "none",
     )
     return replace(content, slots={}, scalars={})
+
+
+def warn_of_missing(restored: Restored, optimizer: str, run: str, slots: Collection[str]) -> None:
+    """Warns if an optimizer with slots continues from a checkpoint of steps without any.
+
+    That is a checkpoint of averaging mode with `average_slots: false`.
+
+    Args:
+        slots: Names of the optimizer's slots on this ps.
+    """
+    if not slots or restored.step == 0 or restored.optimizer != optimizer:
+        return
+    if not restored.content.slots:
+        text = "optimizer %s starts without state: the checkpoint of step %d has none"
+        RunLogger(_logger, run).warning(text, optimizer, restored.step)

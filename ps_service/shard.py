@@ -13,7 +13,7 @@ import tensorflow as tf
 from ps_service.checkpoint_writer import CheckpointWriter
 from ps_service.exchanges import admit_none
 from ps_service.hold import Hold, Order
-from ps_service.optimizer_state import of_optimizer
+from ps_service.optimizer_state import of_optimizer, warn_of_missing
 from ps_service.rate_reductions import RateReductions
 from ps_service.restore import Restored
 from ps_service.shard_graph import Counters, ShardGraph
@@ -64,8 +64,8 @@ class Shard:
     ) -> None:
         self.plan, self._on_failure = plan, on_failure
         self._logger = RunLogger(_logger, plan.run)
-        content = of_optimizer(restored, plan.optimizer, plan.run)
-        self._graph = ShardGraph(server, plan, restored.step, content)
+        self._graph = ShardGraph(server, plan, restored.step, of_optimizer(restored, plan.optimizer, plan.run))
+        warn_of_missing(restored, plan.optimizer, plan.run, self.slot_names)
         self.writer = CheckpointWriter(
             plan.checkpoints_root,
             plan.run,

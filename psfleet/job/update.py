@@ -81,8 +81,9 @@ class Update(Section):
     average_slots: bool = Field(
         True,
         description="averaging: whether the optimizer's slots are averaged with the weights. If not, each worker keeps "
-        "its own, which are in no checkpoint: a run that resumes or loses a ps, and a worker that is restarted, starts "
-        "with initial slots.",
+        "its own, which are in no checkpoint and end with its session: a run that resumes or loses a ps, and a worker "
+        "that is restarted or opens another session, for example because a round took longer than its deadline, "
+        "starts with initial slots. A warning in the worker's log says so.",
     )
     bound: NonNegativeInt | None = Field(
         None,

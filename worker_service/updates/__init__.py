@@ -18,7 +18,7 @@ def update_part(job: Job) -> UpdatePart:
         case "async":
             return AsyncPart()
         case "averaging":
-            return AveragingPart(job.update)
+            return AveragingPart(job)
         case "ssp":
             return SspPart()
         case _:

@@ -143,6 +143,35 @@ def test_a_shard_that_starts_where_it_is_held_has_a_part_of_that_step(
         shard.close()
 
 
+@pytest.mark.parametrize(
+    ("step", "slots", "optimizer", "reason"),
+    [
+        (40, (), "", "the checkpoint of step 40 has none"),
+        (40, (), "another", "the checkpoint's optimizer is another"),
+        (40, ("velocity",), "", None),
+        (0, (), "", None),
+    ],
+)
+def test_an_optimizer_that_continues_without_its_slots_says_so_once(
+    step: int,
+    slots: tuple[str, ...],
+    optimizer: str,
+    reason: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """In averaging mode with `average_slots: false` checkpoints have none."""
+    monkeypatch.setattr("ps_service.shard.ShardGraph", HeldGraph)
+    monkeypatch.setattr(HeldGraph, "slot_names", ["velocity"])
+    plan = ShardPlan("run", 1, 0, sample_job(), LAYOUT, None)
+    zeros, nothing = np.zeros(LAYOUT.parameters.shard_size, np.float32), np.zeros(0, np.uint8)
+    content = ShardContent(zeros, dict.fromkeys(slots, zeros), {}, nothing, nothing)
+    shard = Shard("", plan, Restored(step, optimizer or plan.optimizer, content), lambda message, code: None)
+    shard.close()
+    warnings = [record.getMessage() for record in caplog.records if record.name == "psfleet.ps"]
+    assert warnings == ([] if reason is None else [f"optimizer {plan.optimizer} starts without state: {reason}"])
+
+
 def test_a_stop_that_other_ps_refused_is_moved_to_the_last_step_of_the_job(shard: Any) -> None:
     """This ps would otherwise write no part of that step."""
     job = sample_job()
