@@ -90,7 +90,8 @@ class Update(Section):
         description="ssp, where it is required: how many steps a worker may be ahead of the slowest one when it begins "
         "a step. 0: all workers make each step together, as in sync, but each gradient is an update of its own. Nobody "
         "waits for a worker that has sent no heartbeat for 5 s, has no session, or reads its first batch; one that "
-        "comes back continues at the step of the slowest, or at its own if that is later.",
+        "comes back continues at the step of the slowest, or at its own if that is later. With several ps, the "
+        "parameters on all but ps 0 are read before the wait, and may lack one more step of each worker.",
     )
     warmup_steps: NonNegativeInt = Field(
         0, description="async, ssp: number of initial steps that the chief trains alone."
