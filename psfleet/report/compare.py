@@ -15,6 +15,7 @@ from psfleet.report.figures import metric_curves
 from psfleet.report.formats import count_text, duration_text, number_text
 from psfleet.report.history import History, Point
 from psfleet.report.html import template
+from psfleet.report.json_lines import DRAWN_RECORDS
 from psfleet.report.schema import EvaluationLog, Report
 from psfleet.report.shown_job import newest_job, trained_job
 from psfleet.report.training_metrics import TrainingMetricsLog
@@ -53,9 +54,9 @@ class ComparedRun:
             BadJobError: Its job cannot be read.
         """
         job = trained_job(folder) or newest_job(folder)
-        curve = History(folder / History.FILE_NAME).curve()
-        evaluations = metric_curves(EvaluationLog(folder / EvaluationLog.FILE_NAME).curve())
-        training = metric_curves(TrainingMetricsLog(folder / TrainingMetricsLog.FILE_NAME).curve())
+        curve = History(folder / History.FILE_NAME).curve(DRAWN_RECORDS)
+        evaluations = metric_curves(EvaluationLog(folder / EvaluationLog.FILE_NAME).curve(DRAWN_RECORDS))
+        training = metric_curves(TrainingMetricsLog(folder / TrainingMetricsLog.FILE_NAME).curve(DRAWN_RECORDS))
         return cls(str(folder), dict(job), earlier_report(folder), tuple(curve), evaluations, training)
 
 

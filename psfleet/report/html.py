@@ -19,6 +19,7 @@ from psfleet.report.attempts import earlier_report, merged, set_aside, standing
 from psfleet.report.figures import figures
 from psfleet.report.formats import count_text, duration_text, moment, number_text
 from psfleet.report.history import History, Point
+from psfleet.report.json_lines import DRAWN_RECORDS
 from psfleet.report.pictures import Picture
 from psfleet.report.pictures import pictures as found_pictures
 from psfleet.report.schema import Evaluation, EvaluationLog, Report
@@ -109,9 +110,9 @@ def page(report: Report, folder: Path) -> str:
     """Renders the page of a run with the curves in its folder."""
     return render(
         report,
-        History(folder / History.FILE_NAME).curve(),
-        EvaluationLog(folder / EvaluationLog.FILE_NAME).curve(),
-        TrainingMetricsLog(folder / TrainingMetricsLog.FILE_NAME).curve(),
+        History(folder / History.FILE_NAME).curve(DRAWN_RECORDS),
+        EvaluationLog(folder / EvaluationLog.FILE_NAME).curve(DRAWN_RECORDS),
+        TrainingMetricsLog(folder / TrainingMetricsLog.FILE_NAME).curve(DRAWN_RECORDS),
         job_of_run(folder),
         found_pictures(folder),
     )

@@ -162,8 +162,12 @@ class Recovery:
             decides: Whether it decides that training starts at step 0.
         """
         history = History(self._context.out / History.FILE_NAME)
-        points = history.read() if decides else history.readable()
-        return points[-1] if points else None
+        if not decides:
+            return history.last()
+        newest: Point | None = None
+        for point in history.stream():
+            newest = point
+        return newest
 
     def _configure(
         self,

@@ -23,9 +23,6 @@ from psfleet.service.settings import Settings
 from worker_service.chief import stored_report
 from worker_service.fleet_state import States
 
-TAIL_BYTES = 1 << 16
-"""Of the history, which have its newest point; a run of days has hundreds of thousands."""
-
 
 @dataclass(frozen=True)
 class Attempt:
@@ -69,9 +66,8 @@ class Attempt:
 
     def trained_secs(self) -> float:
         """Seconds in which chiefs of this attempt have trained, by the newest point that they have recorded."""
-        history = History(self.out / History.FILE_NAME)
-        newest = history.readable(max(0, history.num_bytes() - TAIL_BYTES))[-1:]
-        return newest[0].training_seconds if newest and newest[0].time >= self.started else 0.0
+        newest = History(self.out / History.FILE_NAME).last()
+        return newest.training_seconds if newest is not None and newest.time >= self.started else 0.0
 
     def entry_in(self, report: Report) -> Report:
         """The report of this attempt, with its entry in `attempts`."""

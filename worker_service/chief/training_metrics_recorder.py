@@ -49,8 +49,8 @@ class TrainingMetricsRecorder:
         self._written_at = float("-inf")
         self._unwritten: TrainingMetrics | None = None
         self._is_collected = not all(spec.is_saved for spec in layout.state.specs)
-        recorded = self._log.curve() if self._is_collected else []
-        self.newest = recorded[-1].metrics if recorded else {}
+        recorded = self._log.last() if self._is_collected else None
+        self.newest = {} if recorded is None else recorded.metrics
 
     def of_step(self, session: WorkerSession) -> Callable[[], dict[str, float]]:
         """Computes the metrics of this step, on any thread: see `FrontEnd.training_metrics`.

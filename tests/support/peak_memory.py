@@ -1,0 +1,16 @@
+"""The memory of a call, as Python's allocator counts it."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+
+
+def peak_bytes(call: Callable[[], object]) -> int:
+    """The most memory that a call holds at once."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
