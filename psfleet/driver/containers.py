@@ -139,7 +139,8 @@ def container_workers(
     def add(to: grpc.Server) -> None:
         driver_control_pb2_grpc.add_DriverControlServicer_to_server(servicer, to)
         if storage:
-            target = grpc.insecure_channel(f"unix:{storage}")
+            # A worker that prunes reads all trials of the study at once, with the job of each.
+            target = grpc.insecure_channel(f"unix:{storage}", options=[("grpc.max_receive_message_length", -1)])
             to.add_generic_rpc_handlers((CallRelay(STUDY_STORAGE, target, STORAGE_SECS, require),))
 
     with server.serving(address, identity=identity, add=add, threads=server.THREADS + 2 * number):

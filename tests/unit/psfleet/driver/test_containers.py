@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
+from optuna.storages._grpc.server import make_server
 from support.driver_control import CALL_SECS, NEW, OLD, RUN
 
 from psfleet.addresses import Address
@@ -22,6 +23,7 @@ from psfleet.driver.containers import ContainerWorker, container_workers
 from psfleet.errors import LostPeerError, ProgramError, PsfleetError, ReplacedError
 from psfleet.polling import wait_until
 from psfleet.processes.ports import free_addresses
+from psfleet.sweep.database import optuna_module
 from psfleet.tls import certificates
 from psfleet.tls.identity import Identity
 
@@ -243,3 +245,35 @@ def test_only_certificates_of_workers_reach_the_storage(tmp_path: Path) -> None:
         for role, identity in identities.items():
             text = f"a certificate for {role} may not call GetTrial"
             assert stored(driver.address, identity) == (grpc.StatusCode.PERMISSION_DENIED, text)
+
+
+@contextmanager
+def relayed(client: DriverClient, socket: Path) -> Iterator[str]:
+    """Serves the storage of the client's driver on a Unix socket, as a worker in a container does."""
+    server = grpc.server(ThreadPoolExecutor(2), handlers=(client.relay(),))
+    server.add_insecure_port(f"unix:{socket}")
+    server.start()
+    try:
+        yield str(socket)
+    finally:
+        server.stop(0).wait()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_worker_reads_all_trials_of_a_large_study_at_once(tmp_path: Path) -> None:
+    optuna = optuna_module()
+    trials = optuna.storages.InMemoryStorage()
+    study = optuna.create_study(storage=trials, study_name="large")
+    for value in range(1_000):
+        study.add_trial(optuna.trial.create_trial(value=float(value), user_attrs={"job": "x" * 6_000}))
+    path = str(tmp_path / "storage")
+    server = make_server(trials, "unix", cast(int, path), ThreadPoolExecutor(2))
+    server.start()
+    try:
+        with Driver(None, storage=path) as driver, relayed(driver.client(0), tmp_path / "relay") as socket:
+            proxy = optuna.storages.GrpcStorageProxy(host="unix", port=socket)
+            found = proxy.get_all_trials(proxy.get_study_id_from_name("large"), deepcopy=False)
+            proxy.close()
+    finally:
+        server.stop(0).wait()
+    assert [trial.value for trial in found] == list(range(1_000))
