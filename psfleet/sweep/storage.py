@@ -26,6 +26,8 @@ DEFINITION = "definition"
 """Attribute of a study: what may not change between two starts of its driver."""
 MAX_REPETITIONS = 2
 """How often a trial is repeated whose worker died."""
+RUNG = "completed_rung_"
+"""Begins the names of Optuna's attributes of a trial: its values at the steps at which it could have been pruned."""
 
 
 class StoredStudy:
@@ -129,7 +131,7 @@ class StoredStudy:
             for name in (trial_records.ERROR, trial_records.EXIT_CODE, trial_records.DETAILS):
                 # Of a worker that died before it reported that the trial has failed.
                 again.user_attrs.pop(name, None)
-            self._retry(self._study, again)
+            self._repeat(again)
         # The report of a dead worker may still arrive: then the trial has that result, and is repeated, too.
         with suppress(self._optuna.exceptions.UpdateFinishedTrialError):
             self._fail(lost._trial_id, cause)
@@ -146,6 +148,11 @@ class StoredStudy:
         """Has a trial repeated that has failed because of the program, without a limit."""
         again = copy.deepcopy(trial)
         again.user_attrs = {}
+        self._repeat(again)
+
+    def _repeat(self, again: Any) -> None:
+        """Adds the repetition of a trial, which has reached no step yet; `again` is a copy, which is changed."""
+        again.system_attrs = {name: value for name, value in again.system_attrs.items() if not name.startswith(RUNG)}
         self._retry(self._study, again)
 
     def _fail(self, trial_id: int, cause: str) -> None:

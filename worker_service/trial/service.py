@@ -22,6 +22,7 @@ from psfleet.service.settings import Settings
 from worker_service.build_deadline import DEADLINES
 from worker_service.driver_link import DriverLink, linked
 from worker_service.trial.kept_program import KeptPrograms
+from worker_service.trial.pruner import CountedTrialsPruner
 from worker_service.trial.signs_of_life import SignsOfLife
 from worker_service.trial.training import train
 
@@ -78,7 +79,7 @@ def _opened(access: TrialAccess, socket: str) -> optuna.Study:
     storage = optuna.storages.GrpcStorageProxy(host=trial_records.UNIX, port=cast(int, socket))
     pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
     if access.prune_steps is not None:
-        pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=access.prune_steps)
+        pruner = CountedTrialsPruner(min_resource=access.prune_steps)
     # The driver asks: the sampler of this study is not used.
     return optuna.load_study(
         study_name=access.study,
