@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import logging
 import math
+import time
 import warnings
+from collections.abc import Callable
 from typing import cast
 
 import grpc
@@ -30,6 +32,8 @@ logger = logging.getLogger("psfleet.worker")
 
 POLL_SECS = 0.05
 """Interval in which an idle worker looks for its next trial."""
+ASSIGNED_SECS = 1.0
+"""Least interval in which one that trains looks whether it still has its trial."""
 
 
 def serve(settings: Settings, stop: Stop) -> int:
@@ -66,7 +70,8 @@ def _serve(study: optuna.Study, access: TrialAccess, settings: Settings, link: D
             continue
         try:
             # An object of a running trial, with the parameters that the driver has asked for.
-            _train(optuna.trial.Trial(study, assigned), study, access, programs, link, stop, life)
+            trial = optuna.trial.Trial(study, assigned)
+            _train(trial, study, access, programs, link, stop, life, _assignment(study, settings.index, assigned, life))
         except optuna.exceptions.UpdateFinishedTrialError:
             # The driver was started again meanwhile, and has the trial repeated.
             logger.warning("the trial was given up by the driver", extra={"event": "trial_lost"})
@@ -97,13 +102,15 @@ def _train(
     link: DriverLink,
     stop: Stop,
     life: SignsOfLife,
+    before_step: Callable[[], None],
 ) -> None:
     """Trains one trial and reports its result; a failure of the program is that of the trial."""
     logger.info("trial %d", trial.number, extra={"event": "trial", "trial": trial.number})
 
     def on_evaluation(step: int, metrics: dict[str, float]) -> None:
-        if math.isfinite(metrics[access.metric]):
-            trial.report(metrics[access.metric], step)
+        value = metrics[access.metric]
+        if math.isfinite(value):
+            trial.report(value, step)
             if step < job.train.steps and trial.should_prune():
                 raise optuna.TrialPruned
 
@@ -113,16 +120,14 @@ def _train(
     job = job_from_json(trial.user_attrs[trial_records.JOB], f"trial {trial.number}")
     try:
         life.begin(f"program {job.program!r} to be loaded and built", DEADLINES * job.deadlines.first_secs)
-        trained = train(programs.load(job), job, access, stop, on_first, on_evaluation, life)
+        trained = train(programs.load(job), job, access, stop, on_first, on_evaluation, life, before_step)
+        objective = trained.metrics[access.metric]
+        _require_finite(access.metric, objective)
     except optuna.TrialPruned:
         study.tell(trial, state=optuna.trial.TrialState.PRUNED)
         return
     except (PermanentError, DeadlineError) as error:
         _fail(trial, study, error)
-        return
-    value = trained.metrics[access.metric]
-    if not math.isfinite(value):
-        _fail(trial, study, PermanentError(f"{access.metric} is {value}, expected a finite number"))
         return
     path = trial_records.weights_file(link.folder, trial.number)
     # Before the result is reported: a finished trial has its files.
@@ -133,7 +138,30 @@ def _train(
         raise StorageError(f"{path}: {error.strerror or error}") from error
     link.deliver(path)
     trial.set_user_attr(trial_records.METRICS, trained.metrics)
-    study.tell(trial, value)
+    study.tell(trial, objective)
+
+
+def _assignment(study: optuna.Study, index: int, trial_id: int, life: SignsOfLife) -> Callable[[], None]:
+    """A function that raises `UpdateFinishedTrialError` once the driver has given up the trial of this worker."""
+    asked = time.monotonic()
+
+    def require() -> None:
+        nonlocal asked
+        if time.monotonic() - asked < ASSIGNED_SECS:
+            return
+        # While the driver is lost, this waits for it: one that is started again has the trial repeated in any case.
+        life.begin("the assignment of this worker")
+        if study.user_attrs.get(trial_records.assignment(index)) != trial_id:
+            raise optuna.exceptions.UpdateFinishedTrialError
+        asked = time.monotonic()
+
+    return require
+
+
+def _require_finite(metric: str, value: float) -> None:
+    """Raises PermanentError if an objective is not finite."""
+    if not math.isfinite(value):
+        raise PermanentError(f"{metric} is {value}, expected a finite number")
 
 
 def _fail(trial: optuna.trial.Trial, study: optuna.Study, error: PsfleetError) -> None:

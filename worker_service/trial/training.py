@@ -48,14 +48,15 @@ def train(
     on_first: Callable[[], None],
     on: Observer,
     life: SignsOfLife,
+    before_step: Callable[[], object] = lambda: None,
 ) -> Trained:
     """Trains a job whose fleet is one worker; evaluates as often as the job and the study say, and at the end.
 
     Args:
         access: Has the metric that each evaluation must have.
-        on_first: Called after the first step.
-        on: Called after each evaluation.
+        on_first, on: Called after the first step, and after each evaluation.
         life: Learns what this trial waits for, with the deadlines of the job.
+        before_step: Called before each step; an exception of it ends the trial.
 
     Raises:
         ProgramError: The program failed, or a tensor is not finite.
@@ -77,6 +78,7 @@ def train(
             for number in range(steps):
                 if stop.event.is_set():
                     raise stop.error()
+                before_step()
                 # The wait for a batch has deadlines of its own.
                 life.begin(f"batch {number + 1}")
                 batch = batches.at(number)
