@@ -109,6 +109,8 @@ def _train(
 
     def on_evaluation(step: int, metrics: dict[str, float]) -> None:
         value = metrics[access.metric]
+        if access.prune_steps is not None:
+            _require_finite(access.metric, value)
         if math.isfinite(value):
             trial.report(value, step)
             if step < job.train.steps and trial.should_prune():

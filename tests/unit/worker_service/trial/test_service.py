@@ -144,3 +144,17 @@ def test_a_worker_asks_seldom_for_its_trial_while_it_trains(tmp_path: Path, monk
         now = step / 20
         require()
     assert asked == 4
+
+
+@pytest.mark.parametrize("evaluated", ["nan", "inf"])
+def test_a_trial_whose_objective_is_not_finite_fails_at_the_step_at_which_it_could_be_pruned(
+    tmp_path: Path, evaluated: str
+) -> None:
+    trials = Trials(tmp_path, prune_steps=2)
+    number = trials.add(ENDLESS, evaluated)
+    with trials.worker():
+        trials.assign(number)
+        trials.await_trial(number, "its end", lambda trial: trial.state.is_finished())
+    failed = trials[number]
+    assert failed.state == optuna.trial.TrialState.FAIL
+    assert failed.user_attrs[trial_records.ERROR] == f"loss is {evaluated}, expected a finite number"
