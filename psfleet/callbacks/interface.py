@@ -48,7 +48,7 @@ class Callback:
         """Training starts, or continues with another chief. Called before all other methods, also without training."""
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A step was made.
+        """A step was made; after a rollback it is made, and reported, again.
 
         Args:
             step: Number of updates that the model includes.

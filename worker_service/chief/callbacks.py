@@ -60,15 +60,26 @@ class Callbacks:
             self._thread.start()
 
     def start(self, step: int) -> None:
-        """Training starts from a step; when it continues after a loss, this does nothing.
+        """Training starts from a step, or continues from it after a loss: then later steps are made again."""
+        if not self._begin(step):
+            again = (self._next_multiple(index, step) for index in range(len(self._callbacks)))
+            self._next_steps = [min(pair) for pair in zip(self._next_steps, again, strict=True)]
 
-        The other methods do it, too: a checkpoint can be complete before this chief trains, and a run that is done is
-        only evaluated.
+    def _begin(self, step: int) -> bool:
+        """Calls `on_start` if nothing has; returns whether it was called.
+
+        A checkpoint can be complete before this chief trains, and a run that is done is only evaluated.
         """
         with self._changed:
             run, self._run_info = self._run_info, None
             if run is not None:
                 self._start(run, step)
+        return run is not None
+
+    def _next_multiple(self, index: int, step: int) -> int:
+        """The next step after `step` for which a callback is called."""
+        every = max(1, self._callbacks[index].every_steps)
+        return (step // every + 1) * every
 
     def _start(self, run: RunInfo, step: int) -> None:
         self._next_steps = [step + 1] * len(self._callbacks)
@@ -85,8 +96,7 @@ class Callbacks:
         if not due:
             return
         for index in due:
-            every = max(1, self._callbacks[index].every_steps)
-            self._next_steps[index] = (step // every + 1) * every
+            self._next_steps[index] = self._next_multiple(index, step)
 
         def call(index: int, callback: Callback) -> None:
             if index in due:
@@ -96,12 +106,12 @@ class Callbacks:
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
         """The weights of a step were evaluated."""
-        self.start(step)
+        self._begin(step)
         self._add("on_evaluate", lambda _, each: each.on_evaluate(step, dict(metrics)))
 
     def saved(self, step: int, folder: Folder) -> None:
         """A checkpoint is complete."""
-        self.start(step)
+        self._begin(step)
         path = folder if isinstance(folder, Path) else folder.url
         self._add("on_checkpoint", lambda _, each: each.on_checkpoint(step, path))
 
@@ -109,7 +119,7 @@ class Callbacks:
         """The report is written; waits for the calls so far, at most `END_SECS`."""
         if not self._callbacks:
             return
-        self.start(report.final_step)
+        self._begin(report.final_step)
         self._add("on_end", lambda _, each: each.on_end(report))
         with self._changed:
             self._is_closed = True

@@ -193,3 +193,37 @@ def test_without_callbacks_nothing_is_started(tmp_path: Path, events: Events) ->
     callbacks.end(DONE)
     assert threading.active_count() == before
     assert not (tmp_path / "callbacks").exists()
+
+
+def test_steps_that_are_made_again_after_a_rollback_are_reported_again(tmp_path: Path, events: Events) -> None:
+    often, seldom = Recording(every_steps=10), Recording(every_steps=25)
+    callbacks = callbacks_of(tmp_path, events, often, seldom)
+    callbacks.start(0)
+    for step in range(1, 51):
+        callbacks.step(step, {"loss": 1.0})
+    callbacks.start(20)
+    for step in range(21, 61):
+        callbacks.step(step, {"loss": 1.0})
+    callbacks.end(DONE)
+    assert steps_of(often) == [1, 10, 20, 30, 40, 50, 30, 40, 50, 60]
+    assert steps_of(seldom) == [1, 25, 50, 25, 50]
+
+
+def test_an_evaluation_of_an_earlier_step_reports_no_step_again(tmp_path: Path, events: Events) -> None:
+    """Evaluations and checkpoints end while later steps are made."""
+    callback = Recording(every_steps=10)
+    callbacks = callbacks_of(tmp_path, events, callback)
+    callbacks.start(0)
+    for step in range(1, 30):
+        callbacks.step(step, {"loss": 1.0})
+        if step == 25:
+            callbacks.evaluated(12, {})
+            callbacks.saved(12, Path("there"))
+            callbacks.start(25)
+    callbacks.end(DONE)
+    assert steps_of(callback) == [1, 10, 20]
+
+
+def steps_of(callback: Recording) -> list[int]:
+    """Of all calls of `on_step`."""
+    return [int(call.split()[1]) for call in callback.calls if call.startswith("step")]
