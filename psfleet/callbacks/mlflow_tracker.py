@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mlflow.entities import LifecycleStage, Metric, Param
@@ -21,6 +22,10 @@ MAX_PARAMS = 100
 """Of one request (mlflow/utils/validation.py)."""
 NO_SUCH_RUN = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
 """Errors of a server that has no run of this id, or cannot have one."""
+REFUSED = re.compile(r"[^/\w.\- :]")
+"""What names may not have (mlflow/utils/validation.py)."""
+RETRY_SECS = 30.0
+"""Least time until a run that could not be made is tried again."""
 STATUS = {"done": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
 
@@ -38,17 +43,32 @@ class MLflowTracker(Callback):
         self._client = MlflowClient(tracking_uri)
         self._experiment = experiment
         self._id = ""
-        self._folder = Path()
+        self._run: RunInfo | None = None
+        self._tried = 0.0
 
     def on_start(self, run: RunInfo) -> None:
-        """Makes the run, or finds that of the run folder, and records the job's fields."""
-        self._folder = run.folder
+        """Makes the run, or finds that of the run folder, and records the job's fields; see `_has_run`."""
+        self._run = run
+        try:
+            self._start(run)
+        finally:
+            self._tried = time.monotonic()
+
+    def _has_run(self) -> bool:
+        """Whether there is a run; one that could not be made is tried again, at most every `RETRY_SECS`."""
+        if not self._id and self._run is not None and time.monotonic() - self._tried >= RETRY_SECS:
+            self.on_start(self._run)
+        return bool(self._id)
+
+    def _start(self, run: RunInfo) -> None:
         marker = run.state / RUN_ID
         self._id = self._known(marker) or self._make(run)
         marker.write_text(self._id)
         self._client.update_run(self._id, status="RUNNING")
         known = self._client.get_run(self._id).data.params
-        fields = {key: str(value)[:MAX_PARAM_CHARS] for key, value in flattened(run.job).items()}
+        job = flattened(run.job)
+        names = accepted(job)
+        fields = {names[key]: str(value)[:MAX_PARAM_CHARS] for key, value in job.items()}
         new = [Param(key, value) for key, value in fields.items() if key not in known]
         for first in range(0, len(new), MAX_PARAMS):
             self._client.log_batch(self._id, params=new[first : first + MAX_PARAMS])
@@ -67,18 +87,24 @@ class MLflowTracker(Callback):
 
     def on_checkpoint(self, step: int, folder: Path | str) -> None:
         """Records the path or the URL of the newest checkpoint."""
-        self._client.set_tag(self._id, "checkpoint", str(folder))
+        if self._has_run():
+            self._client.set_tag(self._id, "checkpoint", str(folder))
 
     def on_end(self, report: Report) -> None:
         """Stores the report, and ends the run with its status."""
+        if self._run is None or not self._has_run():
+            return
         for name in (Report.FILE_NAME, "report.html"):
-            if (self._folder / name).exists():
-                self._client.log_artifact(self._id, str(self._folder / name))
+            if (self._run.folder / name).exists():
+                self._client.log_artifact(self._id, str(self._run.folder / name))
         self._client.set_terminated(self._id, STATUS[report.status])
 
     def _record(self, step: int, metrics: Mapping[str, float]) -> None:
-        now = int(time.time() * 1000)
-        self._client.log_batch(self._id, [Metric(name, float(value), now, step) for name, value in metrics.items()])
+        if not self._has_run():
+            return
+        now, names = int(time.time() * 1000), accepted(metrics)
+        found = [Metric(names[name], float(value), now, step) for name, value in metrics.items()]
+        self._client.log_batch(self._id, found)
 
     def _known(self, marker: Path) -> str:
         """The run of the run folder; empty if there is none, or if the server has lost it or it was deleted there.
@@ -111,3 +137,20 @@ class MLflowTracker(Callback):
                 if found is None:
                     raise
         return str(found.experiment_id)
+
+
+def accepted(names: Iterable[str]) -> dict[str, str]:
+    """By name, one that MLflow accepts: other characters become `_`; of several equal ones the later get numbers."""
+    given = sorted(names)
+    found = {name: name for name in given if not REFUSED.search(name)}
+    taken = set(found)
+    for name in given:
+        if name in found:
+            continue
+        found[name] = first = REFUSED.sub("_", name)
+        number = 1
+        while found[name] in taken:
+            number += 1
+            found[name] = f"{first}_{number}"
+        taken.add(found[name])
+    return found

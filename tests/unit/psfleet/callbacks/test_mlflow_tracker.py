@@ -5,8 +5,10 @@ MLflow is imported in the tests: the processes of pytest that run other files ne
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -138,3 +140,62 @@ def test_two_runs_that_make_their_experiment_at_once_share_it(
     monkeypatch.setattr(MlflowClient, "get_experiment_by_name", late)
     tracker_of(uri).on_start(info(tmp_path))
     assert len(runs(uri)) == 1
+
+
+def test_names_that_mlflow_refuses_are_changed_and_stay_different(tmp_path: Path, uri: str) -> None:
+    options = {"k@1": 1, "k_1": 2, "k+1": 3, "Stufe 1/größe": 4}
+    job = {**JOB, "options": options}
+    tracker = tracker_of(uri)
+    tracker.on_start(info(tmp_path, job))
+    tracker.on_step(10, {"loss": 0.5, "loss@5": 0.25})
+    tracker.on_evaluate(10, {"recall@10": 0.9, "recall_10": 0.8, "recall#10": 0.7, "precision@10": 0.6})
+    again = tracker_of(uri)
+    again.on_start(info(tmp_path, {**job, "options": {**options, "k@1": 5}}, step=20))
+    [run] = runs(uri)
+    found = {name: value for name, value in run.data.params.items() if name.startswith("options")}
+    assert found == {"options.k_1": "2", "options.k_1_2": "3", "options.k_1_3": "1", "options.Stufe 1/größe": "4"}
+    assert run.data.metrics == {
+        "train/loss": 0.5, "train/loss_5": 0.25, "evaluate/precision_10": 0.6,
+        "evaluate/recall_10": 0.8, "evaluate/recall_10_2": 0.7, "evaluate/recall_10_3": 0.9,
+    }  # fmt: skip
+    assert run.data.tags["changed at step 20: options.k_1_3"] == "5"
+
+
+def test_a_run_is_made_once_a_server_that_was_down_at_the_start_is_there(
+    tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    from psfleet.callbacks import mlflow_tracker
+
+    now, asked = 100.0, 0
+    monkeypatch.setattr(mlflow_tracker, "time", SimpleNamespace(monotonic=lambda: now, time=time.time))
+
+    def unreachable(*_: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        raise MlflowException("unreachable")
+
+    tracker = tracker_of(uri)
+    with monkeypatch.context() as patched:
+        patched.setattr(MlflowClient, "get_experiment_by_name", unreachable)
+        with pytest.raises(MlflowException, match="unreachable"):
+            tracker.on_start(info(tmp_path))
+        now += mlflow_tracker.RETRY_SECS - 1
+        tracker.on_step(10, {"loss": 0.5})
+        tracker.on_checkpoint(10, tmp_path)
+        assert asked == 1
+        now += 1
+        with pytest.raises(MlflowException, match="unreachable"):
+            tracker.on_evaluate(10, {"loss": 0.5})
+        assert asked == 2
+    tracker.on_step(20, {"loss": 0.4})
+    now += mlflow_tracker.RETRY_SECS
+    tracker.on_step(30, {"loss": 0.3})
+    tracker.on_step(40, {"loss": 0.2})
+    tracker.on_end(DONE)
+    [run] = runs(uri)
+    assert (run.info.status, run.data.params["train.steps"]) == ("FINISHED", "100")
+    history = client_of(uri).get_metric_history(run.info.run_id, "train/loss")
+    assert [point.step for point in history] == [30, 40]
