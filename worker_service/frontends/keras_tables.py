@@ -151,7 +151,8 @@ class KerasTables:
         """In place of `keras.layers.Embedding.call`."""
         is_hashed = self._job.tables[self._keys[table]].hash
         if not is_hashed and inputs.dtype not in ("int32", "int64", "string"):
-            inputs = keras.ops.cast(inputs, "int32")
+            # Of a table with more than 2^31 rows, too.
+            inputs = keras.ops.cast(inputs, "int64")
         self._used.add(table)
         if self._uses is not None:
             rows = self._uses.lookup(table, inputs)
