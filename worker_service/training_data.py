@@ -131,9 +131,7 @@ class TrainingData:
 
     def _batches(self, start: int, reading: Reading) -> Iterator[Batch]:
         """As `batches`, until a loader is lost."""
-        located = self._locate(start + self._ahead, lambda epoch: self._shard(epoch, reading))
-        assert located is not None
-        epoch, num_skipped = located
+        epoch, num_skipped = self._located(start, reading)
         while not reading.is_closed:
             reading.opens_shard = self._epochs_of_round > 1
             shard = self._shard(epoch, reading)
@@ -157,8 +155,8 @@ class TrainingData:
             if not num_read:
                 raise shard.without_a_batch(examples)
             shard.has_read(epoch, num_read)
-            num_skipped = max(0, num_skipped - num_read)
-            epoch += 1
+            # What was read may be the length of further epochs, too.
+            epoch, num_skipped = (epoch + 1, 0) if num_skipped < num_read else self._located(start, reading)
 
     def _read(self, dataset: tf.data.Dataset, what: str, start: int, reading: Reading) -> Iterator[Batch]:
         """The batches of a data set from a number on, which is 0 if this process reads."""
@@ -218,6 +216,12 @@ class TrainingData:
                 extra={"event": "random_data", "epoch": epoch},
             )
         return shard.examples(epoch, reading)
+
+    def _located(self, start: int, reading: Reading) -> tuple[int, int]:
+        """The epoch of batch `start`, or the first before it of unknown length, and how many batches to skip in it."""
+        located = self._locate(start + self._ahead, lambda epoch: self._shard(epoch, reading))
+        assert located is not None
+        return located
 
     def _locate(self, number: int, shard_of: Callable[[int], DataShard | None]) -> tuple[int, int] | None:
         """The epoch of a batch and its number there; an earlier epoch if the length of that one is unknown.

@@ -90,6 +90,17 @@ def test_batches_and_their_order_are_those_of_a_worker_that_reads(
     assert first(3, data(train, loaders, 1, 2, rotates=rotates), start=9) == own[9:12], "a restarted process"
 
 
+def test_a_restarted_process_has_its_loader_read_data_of_unknown_length_once_before_a_later_epoch(
+    loaders: list[Address], caplog: pytest.LogCaptureFixture
+) -> None:
+    """An epoch has 4 batches."""
+    start = 40 * 4 + 1
+    with caplog.at_level(logging.INFO, "psfleet.worker"):
+        found = first(1, data(of_unknown_length, loaders), start)
+    assert caplog.text.count("reads the data of this worker") == 2
+    assert found == first(1, data(of_unknown_length, []), start)
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_each_example_comes_once_in_each_epoch(loaders: list[Address], workers: int) -> None:
     readers = [data(numbers, loaders, worker, workers) for worker in range(workers)]

@@ -1,0 +1,58 @@
+"""What a worker reads to reach a batch of a later epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.program_samples import sample_job
+from support.rows import first_rows
+
+from psfleet.job.job import Job
+from psfleet.job.program import GraphProgram
+from worker_service.training_data import TrainingData
+
+BATCH_SIZE = 4
+NUM_SHARDS = 4
+LENGTH = 8
+"""Batches of a shard that is generated."""
+BUCKETS = {"pad": True, "bucket_boundaries": [4]}
+Train = Callable[[int, int], tf.data.Dataset]
+
+
+def generated(made: list[int]) -> Train:
+    """Examples of 1 to 8 equal numbers, of unknown length; each that is made is noted."""
+
+    def train(shard: int, shards: int) -> tf.data.Dataset:
+        def examples() -> Iterator[np.ndarray]:
+            for number in range(LENGTH * BATCH_SIZE):
+                made.append(number)
+                yield np.full([1 + number % 8], 1000 * shard + number)
+
+        return tf.data.Dataset.from_generator(examples, output_signature=tf.TensorSpec([None], tf.int64))
+
+    return train
+
+
+def data(train: Train, *, rotates: bool = False, shuffle: int = 0, **content: Any) -> TrainingData:
+    job = Job.model_validate({**sample_job(shuffle=shuffle).model_dump(mode="json"), "input": content})
+    return TrainingData(GraphProgram(loss=lambda batch: batch, train=train), job, 0, NUM_SHARDS, rotates)
+
+
+@pytest.mark.parametrize(
+    ("rotates", "content"), first_rows([(True, BUCKETS), (False, {"pad": True}), (False, BUCKETS)], 2)
+)
+def test_a_new_process_reads_data_of_unknown_length_once_before_a_batch_of_a_later_epoch(
+    rotates: bool, content: dict[str, Any]
+) -> None:
+    """All shards once, if they rotate; and then the epoch of the batch."""
+    made: list[int] = []
+    start = 40 * LENGTH + 1
+    (found,) = next(data(generated(made), rotates=rotates, **content).batches(start))
+    epochs = 1 + (NUM_SHARDS if rotates else 1)
+    assert len(made) <= epochs * LENGTH * BATCH_SIZE
+    (expected,) = next(data(generated([]), rotates=rotates, **content).batches(1))
+    np.testing.assert_array_equal(found, expected)
