@@ -26,7 +26,7 @@ class Reading:
 
     Attributes:
         is_closed: Set by the reader: no other batch is needed.
-        opens_shard: Set by the batches: the next one is the first of another data set.
+        opens_shard: Set by the batches: the next one is the first of another data set, or of an epoch that is shuffled.
         on_take: Set by the batches: called when the newest one is taken, before the next one is asked for.
     """
 

@@ -100,7 +100,7 @@ class TrainingData:
         Args:
             start: Number of the first batch.
             reading: Of the reader. Once that is closed, no further batch is read, nor skipped. `opens_shard` is set
-                when another data set is opened.
+                when another data set is opened, or the next epoch is shuffled.
 
         Yields:
             The arrays of one batch in `tf.nest.flatten` order, `[batch, ...]` each; read-only.
@@ -132,10 +132,10 @@ class TrainingData:
     def _batches(self, start: int, reading: Reading) -> Iterator[Batch]:
         """As `batches`, until a loader is lost."""
         epoch, num_skipped = self._located(start, reading)
+        opens = self._epochs_of_round > 1 or self._job.train.shuffle > 0
         while not reading.is_closed:
-            reading.opens_shard = self._epochs_of_round > 1
             shard = self._shard(epoch, reading)
-            reading.opens_shard |= shard.is_random
+            reading.opens_shard |= opens or shard.is_random
             examples = self._examples(shard, epoch, reading)
             if self._loaded is not None:
                 check_loadable(examples, self._job, shard.what)
@@ -151,10 +151,11 @@ class TrainingData:
                 if num_read > num_skipped:
                     yield batch
                 # The reader asks for the next batch.
-                reading.opens_shard = len(shards) > 1 and num_read % ends[-1] in (0, *ends)
+                reading.opens_shard = opens and bool(shards) and num_read % ends[-1] in (0, *ends)
             if not num_read:
                 raise shard.without_a_batch(examples)
             shard.has_read(epoch, num_read)
+            reading.opens_shard = opens
             # What was read may be the length of further epochs, too.
             epoch, num_skipped = (epoch + 1, 0) if num_skipped < num_read else self._located(start, reading)
 

@@ -171,8 +171,8 @@ class Deadlines(Section):
     first_batch_secs: Positive = Field(
         1800,
         description="Replaces `stall_secs`, if it is longer, while a worker that has just started, or starts again at "
-        "another step, waits for its first batch: data sets are built, files opened and shuffle buffers filled. An "
-        "evaluation may take as long.",
+        "another step, waits for its first batch, or a worker for that of its next data shard or shuffled epoch: data "
+        "sets are built, files opened and shuffle buffers filled. An evaluation may take as long.",
     )
     stop_secs: Positive = Field(60, description="Grace period from Ctrl-C or SIGTERM until the processes are killed.")
 

@@ -281,19 +281,3 @@ def test_a_reader_knows_when_the_next_shard_is_opened(rotates: bool) -> None:
     for _ in itertools.islice(data(train, 0, rotates=rotates).batches(0, reading), 5):
         assert not reading.opens_shard
     assert opened == ([False, True, True] if rotates else [False])
-
-
-def test_in_one_pipeline_a_reader_knows_when_another_shard_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first batch may take longer, as when the shard was opened."""
-    reading, opened = Reading(), []
-
-    def watched(dataset: tf.data.Dataset, job: Job, what: str) -> Iterator[Batch]:
-        for batch in read(dataset, job, what):
-            yield batch
-            opened.append(reading.opens_shard)
-
-    monkeypatch.setattr("worker_service.training_data.read", watched)
-    batches = data(known([2] * NUM_SHARDS), 0).batches(0, reading)
-    for _ in itertools.islice(batches, 13):
-        assert not reading.opens_shard
-    assert opened == [False] * 6 + [False, True] * 3
