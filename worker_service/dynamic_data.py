@@ -21,7 +21,7 @@ from worker_service.joined_batches import JoinedBatches
 from worker_service.loader_stream import LoaderStream, check_loadable
 from worker_service.loader_watch import Loader
 from worker_service.pass_counts import PassCounts
-from worker_service.random_data import draws_from_seeds
+from worker_service.random_data import is_random
 
 
 class DynamicData:
@@ -123,7 +123,7 @@ def check_dynamic(examples: tf.data.Dataset, job: Job, what: str) -> None:
     """Raises ProgramError if loaders cannot pass again and again over the examples that are read in `what`."""
     check_loadable(examples, job, what)
     data = f"program {job.program!r}: {what}: the data set"
-    if draws_from_seeds(examples):
+    if is_random(examples):
         raise ProgramError(
             f"{data} is random, and a loader would draw the same numbers in each epoch; expected data that "
             "train.shuffle shuffles, or input.sharding: static"

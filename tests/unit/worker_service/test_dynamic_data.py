@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
+import keras
 import pytest
 import tensorflow as tf
 from support.loaders import RUN, reached, running
@@ -213,6 +214,16 @@ def random(part: int, parts: int) -> tf.data.Dataset:
     return numbers(part, parts).shuffle(8)
 
 
+def by_keras(part: int, parts: int) -> tf.data.Dataset:
+    layer = keras.layers.GaussianNoise(1.0)
+    return numbers(part, parts).map(lambda number: layer(tf.cast(number, tf.float32), training=True))
+
+
+def by_generator(part: int, parts: int) -> tf.data.Dataset:
+    generator = tf.random.Generator.from_seed(1)
+    return numbers(part, parts).map(lambda number: generator.uniform([]))
+
+
 def by_python(part: int, parts: int) -> tf.data.Dataset:
     return numbers(part, parts).map(lambda number: tf.py_function(lambda given: given, [number], tf.int64))
 
@@ -222,6 +233,8 @@ def by_python(part: int, parts: int) -> tf.data.Dataset:
     [
         (endless, r"repeats for ever, expected no repeat\(\) with input.sharding: dynamic"),
         (random, "is random, .* expected data that train.shuffle shuffles, or input.sharding: static"),
+        (by_keras, "is random, .* expected data that train.shuffle shuffles"),
+        (by_generator, "is random, .* expected data that train.shuffle shuffles"),
         (by_python, "calls Python"),
     ],
 )

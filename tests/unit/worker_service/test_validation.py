@@ -183,6 +183,14 @@ def test_data_that_a_loader_can_read_are_accepted(check: Check) -> None:
     assert check("graph()", input={"from": "loaders"})
 
 
+def test_random_data_over_which_loaders_cannot_pass_again_are_found(check: Check) -> None:
+    noise = "noise := keras.layers.GaussianNoise(1.0)"
+    expression = f"graph(train=lambda *shard: ({noise}) and data(*shard).map(lambda x: noise(x, training=True)))"
+    with pytest.raises(ProgramError, match="the data set is random, and a loader would draw the same numbers"):
+        check(expression, input={"from": "loaders", "sharding": "dynamic"})
+    assert check(expression)
+
+
 def test_with_dynamic_sharding_a_part_of_a_loader_needs_a_batch_and_no_worker_s_shard_does(check: Check) -> None:
     expression = "graph(train=lambda part, parts: data(0, 1).take(9 // parts))"
     content = {"train": {"steps": 2, "batch_size": 9}}
