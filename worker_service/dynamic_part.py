@@ -35,6 +35,7 @@ class DynamicPart:
         head: The next piece; None: none has come.
         error: Why this part cannot be read; it ends the reader.
         is_awaited: Whether a piece may come: the loader was not lost, or its next process has given one.
+        answers: Whether the loader has answered since it was last given up: its first piece may take long.
         newest: Pass of the newest piece; None: none has come.
         lost: By name of a process that was lost, the number of the pass that it was in.
     """
@@ -51,6 +52,7 @@ class DynamicPart:
         self.head: Piece | None = None
         self.error: Exception | None = None
         self.is_awaited = True
+        self.answers = False
         self.newest: PassKey | None = None
         self.lost: dict[str, int] = {}
         # The first piece of a process decides which of its passes is which epoch of this worker.
@@ -99,7 +101,7 @@ class DynamicPart:
 
     def give_up(self) -> None:
         """The loader is waited for no longer; what it gives later belongs to a later epoch. Under `changed`."""
-        self.is_awaited, self._begins_later = False, True
+        self.is_awaited, self.answers, self._begins_later = False, False, True
 
     def close(self) -> None:
         """Ends the thread."""
@@ -146,6 +148,8 @@ class DynamicPart:
             if self._is_closed:
                 # `close` has cancelled the one before: an element that is read now would be lost to all workers.
                 return
+            # `_abandon` is called after the end.
+            self.answers = not watch.has_ended(0.0)
             self._cancellation = CancellationManager()
         for number, *tensors in self._stream.named(process).elements(watch, self._cancellation):
             if watch.has_ended(0.0):

@@ -23,7 +23,7 @@ class EpochOrder:
     Args of the constructor:
         changed: Guards the parts, and is notified of their changes.
         reading: Of the reader that takes the pieces.
-        start_secs: How long no loader may answer.
+        start_secs: How long no loader may answer; one that has answered may take longer to give a piece.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class EpochOrder:
         """The pieces, until the reader is closed.
 
         Raises:
-            DataStallError: All loaders were lost, or never answered, and none has come for `start_secs`.
+            DataStallError: All loaders were lost, or never answered, and none has answered for `start_secs`.
             Exception: A part could not be read.
         """
         while (piece := self._next()) is not None:
@@ -69,11 +69,12 @@ class EpochOrder:
                     self._epoch += 1
                     continue
                 now = time.monotonic()
-                lost_at = None if any(part.is_awaited for part in self._parts) else lost_at or now
+                awaited = [part for part in self._parts if part.is_awaited]
+                lost_at = None if awaited or any(part.answers for part in self._parts) else lost_at or now
                 if lost_at is not None and now - lost_at >= self._start_secs:
                     raise DataStallError(f"{self._parts[0].who} or another one to answer", self._start_secs)
-                # The first batch of a loader that was started again may take as long as that of the run.
-                self._reading.opens_shard |= lost_at is not None
+                # The first piece of a loader, also of one that was started again, may take as long as the first batch.
+                self._reading.opens_shard |= not awaited or any(part.newest is None for part in awaited)
                 self._changed.wait(LOOK_SECS)
         return None
 
@@ -81,7 +82,7 @@ class EpochOrder:
         """Waits no longer for loaders that have not answered since the start: they take part from a later epoch on."""
         if time.monotonic() >= self._gives_up_at:
             for part in self._parts:
-                if part.newest is None and part.is_awaited:
+                if part.newest is None and part.is_awaited and not part.answers:
                     part.give_up()
 
     def _ready(self) -> DynamicPart | None:
