@@ -128,6 +128,12 @@ class DataShard:
         """Whether all its epochs have as many batches, which are made of one data set."""
         return self.is_finite and not self.is_random
 
+    @property
+    def options(self) -> tf.data.Options:
+        """Of data that are not random, as the program has set them; a data set of data sets does not have them."""
+        assert self._fixed is not None
+        return self._fixed.options()
+
     def without_a_batch(self, examples: tf.data.Dataset) -> ProgramError:
         """The error for an epoch that gave no batch; reads its examples again to count them."""
         with user_code(self._job, self.what):

@@ -38,7 +38,10 @@ def all_epochs(shards: Sequence[DataShard], first: int) -> tf.data.Dataset:
     with shards[0].seeded_shuffle():
         rounds = tf.data.Dataset.range(first, tf.int64.max, len(shards))
         # The function has nothing for AutoGraph to convert, which would take longer than the rest of this.
-        return prefetched(rounds.flat_map(tf.autograph.experimental.do_not_convert(batches)))
+        endless = rounds.flat_map(tf.autograph.experimental.do_not_convert(batches))
+    for shard in shards:
+        endless = endless.with_options(shard.options)
+    return prefetched(endless)
 
 
 def all_passes(shard: DataShard, examples: tf.data.Dataset, job: Job) -> tf.data.Dataset:
@@ -60,7 +63,8 @@ def all_passes(shard: DataShard, examples: tf.data.Dataset, job: Job) -> tf.data
 
     with shard.seeded_shuffle():
         numbers = tf.data.Dataset.range(tf.int64.max)
-        passes = prefetched(numbers.flat_map(tf.autograph.experimental.do_not_convert(batches)))
+        endless = numbers.flat_map(tf.autograph.experimental.do_not_convert(batches))
+    passes = prefetched(endless.with_options(shard.options))
     if shard.num_examples >= 0:
         return passes
 
@@ -72,7 +76,8 @@ def all_passes(shard: DataShard, examples: tf.data.Dataset, job: Job) -> tf.data
             once = tf.data.Dataset.from_tensors(tf.identity(count))
         return once.flat_map(tf.autograph.experimental.do_not_convert(lambda _: passes))
 
-    return tf.data.Dataset.range(1).flat_map(tf.autograph.experimental.do_not_convert(checked))
+    checking = tf.data.Dataset.range(1).flat_map(tf.autograph.experimental.do_not_convert(checked))
+    return checking.with_options(passes.options())
 
 
 @contextmanager
