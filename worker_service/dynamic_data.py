@@ -58,7 +58,7 @@ class DynamicData:
         self._loaders = loaders
         self._process = process
         self.counts = counts
-        self._streams: list[tuple[LoaderStream, int]] = []
+        self._streams: list[tuple[Callable[[int], LoaderStream], int]] = []
 
     def num_skipped(self, start: int) -> int | None:
         """Batches are not skipped."""
@@ -69,7 +69,7 @@ class DynamicData:
         self.counts.report()
 
     def batches(self, start: int, reading: Reading) -> Iterator[Batch]:
-        """Endless batches, whatever the number of the first one is.
+        """Endless batches, whatever the number of the first one is; that decides the order of the first passes.
 
         Yields:
             The arrays of one batch in `tf.nest.flatten` order, `[batch, ...]` each.
@@ -80,7 +80,7 @@ class DynamicData:
             DataStallError: No loader answered in time.
         """
         reading.opens_shard = True
-        with self.opened(reading) as order:
+        with self.opened(reading, start) as order:
             joined = JoinedBatches(self._job.train.gradient_examples, self._job.input.pad)
             for piece in order.pieces():
                 joined.add(piece)
@@ -95,10 +95,10 @@ class DynamicData:
                         self.counts.end(key, order.is_lost(key))
 
     @contextmanager
-    def opened(self, reading: Reading) -> Iterator[EpochOrder]:
-        """Context manager for the parts of all loaders, which are read in it; raises as `batches`."""
+    def opened(self, reading: Reading, start: int) -> Iterator[EpochOrder]:
+        """Context manager for the parts of all loaders, which are read in it; arguments and errors as of `batches`."""
         if not self._streams:
-            self._streams = [self._stream(loader.index, reading) for loader in self._loaders]
+            self._streams = [self._stream(loader.index, reading, start) for loader in self._loaders]
         changed = threading.Condition()
         parts = [
             DynamicPart(loader, partial(self._process, loader.index), stream, size, self.counts, changed)
@@ -111,12 +111,21 @@ class DynamicData:
             for part in parts:
                 part.close()
 
-    def _stream(self, index: int, reading: Reading) -> tuple[LoaderStream, int]:
-        """The passes of one loader over its part, and the number of examples in that; negative: unknown."""
+    def _stream(self, index: int, reading: Reading, start: int) -> tuple[Callable[[int], LoaderStream], int]:
+        """The passes of one loader over its part, and the number of examples in that; negative: unknown.
+
+        The passes are a function of the number of those that earlier processes of the loader have begun: a loader that
+        is started again does not repeat their orders, nor does a run that is resumed at `start` begin with the first.
+        """
         shard = DataShard(self._program, self._job, index, len(self._loaders), 0, reading)
         examples = shard.examples(0, reading)
         check_dynamic(examples, self._job, shard.what)
-        return LoaderStream(all_passes(shard, examples, self._job), self._job, shard.what), shard.num_examples
+
+        def stream(num_passes: int) -> LoaderStream:
+            passes = all_passes(shard, examples, self._job, start + num_passes)
+            return LoaderStream(passes, self._job, shard.what)
+
+        return stream, shard.num_examples
 
 
 def check_dynamic(examples: tf.data.Dataset, job: Job, what: str) -> None:

@@ -27,7 +27,8 @@ class DynamicPart:
 
     Args of the constructor:
         process: Returns the name of the loader's process, or raises LostPeerError.
-        stream: The passes over the part; its elements have the number of the pass first.
+        stream: Returns the passes over the part if earlier processes have begun so many; its elements have the number
+            of the pass first.
         size: Examples of the part; negative: unknown.
         changed: Notified of each change of an attribute.
 
@@ -44,7 +45,7 @@ class DynamicPart:
         self,
         loader: Loader,
         process: Callable[[], str],
-        stream: LoaderStream,
+        stream: Callable[[int], LoaderStream],
         size: int,
         counts: PassCounts,
         changed: threading.Condition,
@@ -151,7 +152,9 @@ class DynamicPart:
             # `_abandon` is called after the end.
             self.answers = not watch.has_ended(0.0)
             self._cancellation = CancellationManager()
-        for number, *tensors in self._stream.named(process).elements(watch, self._cancellation):
+            # The order of a pass is not that of one before, which training may have had in part.
+            num_passes = sum(number + 1 for number in self.lost.values())
+        for number, *tensors in self._stream(num_passes).named(process).elements(watch, self._cancellation):
             if watch.has_ended(0.0):
                 raise LoaderLostError(f"{watch.who} is lost")
             key = PassKey(watch.loader.index, process, int(number))

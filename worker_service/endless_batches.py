@@ -44,7 +44,7 @@ def all_epochs(shards: Sequence[DataShard], first: int) -> tf.data.Dataset:
     return prefetched(endless)
 
 
-def all_passes(shard: DataShard, examples: tf.data.Dataset, job: Job) -> tf.data.Dataset:
+def all_passes(shard: DataShard, examples: tf.data.Dataset, job: Job, first: int = 0) -> tf.data.Dataset:
     """The batches of all passes over a shard, each with the number of its pass; the last one of a pass may be short.
 
     One with fewer examples than a batch raises, see `too_few_explained`: an empty one would be read forever.
@@ -52,13 +52,14 @@ def all_passes(shard: DataShard, examples: tf.data.Dataset, job: Job) -> tf.data
     Args:
         shard: Of data that are neither random nor endless.
         examples: Of the shard, in the order of the data set.
+        first: Pass 0 has the order of this number; the next ones have those of the next numbers.
     """
 
     def batches(number: tf.Tensor) -> tf.data.Dataset:
         def numbered(*batch: Any) -> tuple[tf.Tensor, Any]:
             return number, batch
 
-        examples = batched(shard.fixed_examples(number), job, job.train.gradient_examples)
+        examples = batched(shard.fixed_examples(number + first), job, job.train.gradient_examples)
         return examples.map(tf.autograph.experimental.do_not_convert(numbered))
 
     with shard.seeded_shuffle():

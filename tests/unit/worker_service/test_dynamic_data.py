@@ -88,7 +88,7 @@ def test_each_example_comes_once_in_each_of_three_epochs(addresses: list[Address
         def read_epochs(index: int) -> None:
             fleet = stack.enter_context(client(addresses, index))
             newest = {0: 0, 1: 0}
-            with worker(addresses, fleet).opened(Reading()) as order:
+            with worker(addresses, fleet).opened(Reading(), 0) as order:
                 for piece in order.pieces():
                     read.append(piece)
                     newest[piece.key.loader] = piece.key.number
