@@ -14,6 +14,7 @@ from psfleet.job.job import Job
 from psfleet.job.user_code import user_code
 from psfleet.tf.batching import padding_explained
 from worker_service.broken_records import broken_file_named
+from worker_service.loader.definitions import PREFIX
 from worker_service.loader_watch import LoaderWatch
 from worker_service.random_data import calls_python
 
@@ -129,11 +130,16 @@ class LoaderStream:
 
     @contextmanager
     def _errors(self, watch: LoaderWatch) -> Iterator[None]:
-        """Converts an error of the block: of the connection if the loader is lost, or else of the program."""
+        """Converts an error of the block: of the connection if the loader is lost, or else of the program.
+
+        A process that stands still between sending a data set and reading from it finds its definition removed.
+        """
         try:
             with padding_explained(), user_code(self.job, self.what):
                 yield
         except ProgramError as error:
+            if isinstance(error.__cause__, tf.errors.NotFoundError) and f"/{PREFIX}" in str(error.__cause__):
+                raise LoaderLostError(f"{watch.who} keeps the data set no longer") from error
             if isinstance(error.__cause__, OF_CONNECTION) and watch.has_ended(END_SECS):
                 raise LoaderLostError(f"{watch.who} is lost") from error
             raise

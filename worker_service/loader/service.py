@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 import grpc
 import tensorflow as tf
@@ -31,6 +32,7 @@ from psfleet.tls.data_plane import check_loopback
 from psfleet.tls.listeners import process_listens_on_loopback_alone
 from psfleet.tls.loader_plane import LoaderPlane, loader_plane
 from worker_service.build_deadline import DEADLINES
+from worker_service.loader.definitions import Definitions
 from worker_service.loader.readers import Readers
 
 logger = logging.getLogger("psfleet.loader")
@@ -53,8 +55,8 @@ def serve(settings: Settings, stop: Stop) -> int:
     identity = read_identity(settings.tls, "loader")
     hide_gpus()
     servicer = LoaderServicer(settings.run, settings.cause)
-    with loader_plane(settings, identity) as plane:
-        servers = data_service(plane, settings.job.input.is_dynamic)
+    with loader_plane(settings, identity) as plane, Definitions() as definitions:
+        servers = data_service(plane, settings.job.input.is_dynamic, definitions.folder)
         with (
             serving(
                 settings.address, servicer, identity, stop.event, stop.probes.note_answer, watchers=servicer.watchers
@@ -66,6 +68,7 @@ def serve(settings: Settings, stop: Stop) -> int:
                 if stop.event.is_set():
                     raise stop.error()
                 servicer.require_caller(settings.job.deadlines)
+                definitions.remove_read()
         del servers
     return servicer.exit_code
 
@@ -74,7 +77,7 @@ def _metrics(settings: Settings) -> Iterator[Readings]:
     yield Readings(settings.run, "loader", settings.index, [Reading(BUILD_INFO, 1, (psfleet.__version__,))])
 
 
-def data_service(plane: LoaderPlane, keeps_jobs: bool = False) -> tuple[object, ...]:
+def data_service(plane: LoaderPlane, keeps_jobs: bool = False, definitions: Path | None = None) -> tuple[object, ...]:
     """The servers of tf.data service: they stop when they are garbage collected. Who reaches them can run code.
 
     The dispatcher forgets its data sets when it dies. A client then gets an error, instead of the first batches again.
@@ -82,6 +85,7 @@ def data_service(plane: LoaderPlane, keeps_jobs: bool = False) -> tuple[object, 
     Args:
         plane: Where they listen.
         keeps_jobs: Whether a job without clients is kept: it would otherwise begin again after 5 minutes.
+        definitions: Folder for the data sets that the dispatcher has; None: they are in memory.
 
     Raises:
         BadJobError: Other machines could reach a port that must be closed.
@@ -91,7 +95,11 @@ def data_service(plane: LoaderPlane, keeps_jobs: bool = False) -> tuple[object, 
     at, batches = plane.dispatcher, plane.batches
     try:
         with _bound(at):
-            config = service.DispatcherConfig(port=at.port, job_gc_timeout_ms=-1 if keeps_jobs else None)
+            config = service.DispatcherConfig(
+                port=at.port,
+                work_dir=str(definitions) if definitions else None,
+                job_gc_timeout_ms=-1 if keeps_jobs else None,
+            )
             dispatcher = service.DispatchServer(config)
         with _bound(batches):
             worker = service.WorkerServer(
