@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +16,7 @@ from support.program_samples import sample_job
 
 from psfleet.job.program import GraphProgram
 from psfleet.processes.ports import free_addresses
-from worker_service.loader.definitions import KEPT_SECS, Definitions
+from worker_service.loader.definitions import KEPT_SECS, LOCK, PREFIX, Definitions
 from worker_service.loader_stream import LoaderLostError, LoaderStream
 from worker_service.training_data import TrainingData
 
@@ -72,3 +74,16 @@ def test_a_worker_that_reads_from_a_data_set_too_late_takes_its_loader_for_lost(
         pytest.raises(LoaderLostError, match="loader 0 keeps the data set no longer"),
     ):
         next(LoaderStream(tf.data.Dataset.range(9), sample_job(), "reading").elements(watch))
+
+
+def test_the_folders_of_loaders_that_were_killed_are_removed_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    killed = tmp_path / f"{PREFIX}killed"
+    killed.mkdir()
+    for name in (LOCK, "definition"):
+        (killed / name).touch()
+    with Definitions() as living, Definitions() as own:
+        assert {each.parent for each in (living.folder, own.folder)} == set(tmp_path.iterdir())
+    assert not list(tmp_path.iterdir())
