@@ -12,6 +12,7 @@ from importlib import metadata
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.errors import DONE, PsfleetError, StoppedError
 from psfleet.polling import wait_until
+from psfleet.report.last_evaluation import SKIPPED, not_in_time
 from psfleet.report.measurements import StepSecs
 from psfleet.report.schema import CheckpointInfo, Event, Report
 from worker_service.chief.checkpoints import CheckpointCommitter
@@ -135,8 +136,7 @@ class RunFinisher:
             stop = self._context.stop
             if stop.must_leave(self._context.index):
                 raise stop.error()
-            cause = f"not evaluated in time: step {checkpoint.step}, {stop.error()}"
-            self._events.add("chief", 0, "evaluation_skipped", cause)
+            self._events.add("chief", 0, SKIPPED, not_in_time(checkpoint.step, str(stop.error())))
         self._recorder.monitor.store_best()
         if self._job.evaluates_checkpoints:
             # None waits for an evaluation any more.

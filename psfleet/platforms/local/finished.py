@@ -12,11 +12,9 @@ from psfleet.job.differences import is_same
 from psfleet.job.job import Job
 from psfleet.job.program_files import PROGRAM_DIGEST, digest, job_files
 from psfleet.report.attempts import earlier_report
+from psfleet.report.last_evaluation import lacks_last
 from psfleet.report.schema import Report
 from psfleet.run_folder import LOCAL, Owner, is_locked, owner
-
-SKIPPED = "evaluation_skipped"
-"""Event of a run whose last evaluation may be missing: the next attempt evaluates."""
 
 
 def finished_report(folder: Path, job: Job, program_folder: Path) -> Report | None:
@@ -69,7 +67,7 @@ def require_steps_left(folder: Path, job: Job) -> None:
 
 def _is_done(report: Report, job: Job) -> bool:
     """Whether a report says that the job's last step was made, and that nothing is missing after it."""
-    is_whole = report.stopped_early is None and not any(event.kind == SKIPPED for event in report.events)
+    is_whole = report.stopped_early is None and not lacks_last(report)
     is_whole = is_whole and (report.best is None or parse(report.best.path).is_dir())
     return (report.status, report.exit_code, report.final_step) == ("done", DONE, job.train.steps) and is_whole
 

@@ -16,6 +16,7 @@ from psfleet.job.program_files import PROGRAM_DIGEST, digest, job_files
 from psfleet.platforms.local import launcher
 from psfleet.platforms.local.finished import finished_report, require_steps_left
 from psfleet.platforms.local.launcher import train
+from psfleet.report.last_evaluation import SKIPPED, not_in_time
 from psfleet.report.schema import BestInfo, CheckpointInfo, Event, Report
 from psfleet.run_folder import claimed
 
@@ -53,7 +54,21 @@ def edit_report(out: Path, **fields: Any) -> None:
     Report.read(out).model_copy(update=fields).write(out)
 
 
+def skipped(cause: str) -> Event:
+    return Event(time=1.0, role="chief", index=0, kind=SKIPPED, cause=cause)
+
+
 def test_a_run_that_is_done_and_has_not_changed_is_finished(out: Path, job: Job) -> None:
+    assert finished_report(out, job, out.parent) == Report.read(out)
+
+
+@pytest.mark.parametrize(
+    "cause",
+    ["not evaluated by the chief before this one: step 4", "not evaluated in time: step 4", not_in_time(80, "SIGTERM")],
+)
+def test_a_run_that_lacks_an_evaluation_before_its_last_one_is_finished(out: Path, job: Job, cause: str) -> None:
+    """No further attempt would make it."""
+    edit_report(out, events=[skipped(cause)])
     assert finished_report(out, job, out.parent) == Report.read(out)
 
 
@@ -110,9 +125,7 @@ def damage(out: Path) -> None:
         lambda out: edit_report(out, final_step=7),
         lambda out: edit_report(out, checkpoint=None),
         lambda out: edit_report(out, stopped_early="loss has not improved"),
-        lambda out: edit_report(
-            out, events=[Event(time=1.0, role="chief", index=0, kind="evaluation_skipped", cause="late")]
-        ),
+        lambda out: edit_report(out, events=[skipped(not_in_time(8, "stopped by SIGTERM"))]),
         lambda out: save(out / "checkpoints", 9),
         lambda out: (out / ".run").write_text(json.dumps({"name": "small", "platform": "compose"})),
         lambda out: edit_report(out, best=BestInfo(path=str(out / "gone"), step=4, metric="loss", value=0.1)),
