@@ -145,8 +145,8 @@ class Shard:
         """Schedules a checkpoint, and with `stop` the end of training, at a step; returns False if it is too late."""
         with self._lock:
             held = self.last_step
-            if stop and self.step <= held <= min(step, self.final_step - 1):
-                # The workers leave there anyway, on every ps, and the part is due.
+            if stop and held == self.hold.at and self.step <= held <= min(step, self.plan.job.train.steps - 1):
+                # The workers leave there anyway, on every ps, and the part is due; also if the end is there already.
                 self.final_step = held
                 return True
             if step < self.step + MIN_STEPS_AHEAD:

@@ -124,8 +124,9 @@ def test_both_ps_end_at_one_step(tmp_path: Path, first: int, second: int, held: 
     assert ends(tmp_path, ps, after_look, steps_per_sec=0.0 if held else 8.0) < RAISED
 
 
+@pytest.mark.parametrize("to", [HELD, RAISED], ids=["stays held", "raised"])
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_request_that_is_lost_is_repeated_until_both_end_at_one_step(tmp_path: Path, lost: int) -> None:
+def test_a_request_that_is_lost_is_repeated_until_both_end_at_one_step(tmp_path: Path, lost: int, to: int) -> None:
     ps = [Ps(), Ps()]
     ps[lost].before_stop = refuse
 
@@ -133,7 +134,7 @@ def test_a_request_that_is_lost_is_repeated_until_both_end_at_one_step(tmp_path:
         del look
         ps[lost].before_stop = lambda: None
         for one in ps:
-            one.schedule_hold(1, RAISED)
+            one.schedule_hold(1, to)
 
     assert ends(tmp_path, ps, arrives) < RAISED
 
