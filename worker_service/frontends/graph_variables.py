@@ -65,21 +65,32 @@ def own_variable(spec: TensorSpec, collections: Sequence[str] = ()) -> Any:
     )
 
 
-def is_name_of_step(name: str) -> bool:
-    """Whether a variable of that name can be TensorFlow's global step."""
+def is_named_as_step(name: str, collections: Sequence[str]) -> bool:
+    """Whether a variable can be TensorFlow's global step: one in a scope only if it is in its collection, too."""
+    return name == GLOBAL_STEP or (_ends_as_step(name) and Collections.GLOBAL_STEP in collections)
+
+
+def _ends_as_step(name: str) -> bool:
     return name.rpartition("/")[2] == GLOBAL_STEP
 
 
 def _is_step(spec: TensorSpec) -> bool:
-    return is_name_of_step(spec.name) and spec.shape == () and spec.dtype == "int64"
+    """Whether a frozen tensor is the global step: see `is_frozen`."""
+    return _ends_as_step(spec.name) and spec.shape == () and spec.dtype == "int64"
 
 
 def is_frozen(spec: TensorSpec, variable: Any) -> bool:
     """Whether nothing in its graph can change a variable that is not trained.
 
-    The global step is followed into branches, loops and functions: as state it would keep its first value.
+    The global step is followed into branches, loops and functions: as state it would keep its first value. So does a
+    constant of the program that only its name makes look like it, such as the counter of a network that was trained
+    before.
     """
-    return is_constant(variable) or (_is_step(spec) and is_only_read(variable))
+    if not _is_step(spec):
+        return is_constant(variable)
+    is_collected = any(each is variable for each in variable.graph.get_collection(Collections.GLOBAL_STEP))
+    collections = [Collections.GLOBAL_STEP] if is_collected else []
+    return is_named_as_step(spec.name, collections) and is_only_read(variable)
 
 
 def at_step_of(

@@ -17,7 +17,7 @@ from psfleet.tf.program_data import batches_explained
 from psfleet.tf.server import session_config
 from worker_service.frontends.evaluation_errors import evaluating
 from worker_service.frontends.graph_tables import TableVariable
-from worker_service.frontends.graph_variables import GLOBAL_STEP, is_name_of_step, own_variable, values_at_step
+from worker_service.frontends.graph_variables import GLOBAL_STEP, is_named_as_step, own_variable, values_at_step
 from worker_service.frontends.table_rows import SavedRows, TableUses
 from worker_service.predictions.names import Naming, checked_predictions
 from worker_service.predictions.weights import Weights
@@ -133,10 +133,11 @@ def _getter(
     """
 
     def get(getter: Callable[..., Any], name: str, shape: Any = None, dtype: Any = None, **kwargs: Any) -> Any:
-        del getter, kwargs
+        del getter
+        collections = kwargs.get("collections") or ()
         variable = variables.get(name, tables.get(name))
         shape = tf.TensorShape(shape)
-        if variable is None and is_name_of_step(name) and shape == () and dtype == tf.int64:
+        if variable is None and is_named_as_step(name, collections) and shape == () and dtype == tf.int64:
             variable = variables[GLOBAL_STEP] if GLOBAL_STEP in variables else make_step()
         if variable is None or not shape.is_compatible_with(variable.shape):
             got = "missing" if variable is None else list(variable.shape)

@@ -20,6 +20,7 @@ from psfleet.checkpoint import versions
 from psfleet.checkpoint.manifest import Checkpoint, checkpoint_folder, write_manifest
 from psfleet.checkpoint.part_writing import write_part
 from psfleet.checkpoint.parts import ShardContent
+from psfleet.errors import BadJobError
 from psfleet.job.job import Job, parse_job
 from psfleet.job.program import GraphProgram
 from psfleet.job.trial_access import TrialAccess
@@ -93,11 +94,11 @@ def test_summaries_of_a_round_are_those_of_its_last_step() -> None:
         assert summarized(worker.session, [X[:2]]) == 2
 
 
-def of_own_variable(changes: bool) -> Callable[[Any], tf.Tensor]:
-    """A loss that is the global step, which begins at 1000; whether the program itself changes it."""
+def of_own_variable(changes: bool, name: str = "global_step") -> Callable[[Any], tf.Tensor]:
+    """A loss that is the program's own variable, which begins at 1000; whether the program itself changes it."""
 
     def loss(batch: Any) -> tf.Tensor:
-        step = v1.get_variable("global_step", [], tf.int64, v1.constant_initializer(1000), trainable=False)
+        step = v1.get_variable(name, [], tf.int64, v1.constant_initializer(1000), trainable=False)
         if changes:
             v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, step.assign_add(10))
         return tf.reduce_sum(batch * v1.get_variable("w", [2])) * 0 + tf.cast(step, tf.float32)
@@ -114,6 +115,7 @@ def of_own_variable(changes: bool) -> Callable[[Any], tf.Tensor]:
         (sections(mode="async") | {"fleet": {"workers": 2, "spares": 1}}, loss, 100),
         (sections(), of_own_variable(changes=False), 1300),
         (sections(), of_own_variable(changes=True), 1000),
+        (sections(), of_own_variable(changes=False, name="net/global_step"), 1000),
     ],
 )
 def test_an_evaluation_has_that_of_the_next_batch_on_its_weights(
@@ -166,6 +168,19 @@ def test_predictions_have_it_in_any_variable_scope(tmp_path: Path, of_loss: str,
     weights = of_checkpoint(saved(tmp_path, planned(front, job), 200, front.initial_values()))
     model = predictor(program, job, weights, tf.TensorSpec([None, 2], tf.float32))
     assert model.predict([ROWS])["predictions"].tolist() == [200] * len(ROWS)
+
+
+def test_a_constant_of_that_name_in_a_scope_is_not_the_global_step(tmp_path: Path) -> None:
+    """Such as the counter of a network that was trained before."""
+    read = of_own_variable(changes=False, name="net/global_step")
+    program = replace(PROGRAM, loss=read, predict=lambda features: tf.reduce_sum(features, 1) * 0 + read(features))
+    front, job = front_of(sections(), loss=read)
+    weights = of_checkpoint(saved(tmp_path, planned(front, job), 200, front.initial_values()))
+    model = predictor(program, job, weights, tf.TensorSpec([None, 2], tf.float32))
+    assert model.predict([ROWS])["predictions"].tolist() == [1000] * len(ROWS)
+    unknown = replace(program, predict=lambda features: of_own_variable(False, name="other/global_step")(features))
+    with pytest.raises(BadJobError, match=r"other/global_step of shape .*, which is missing in the weights"):
+        predictor(unknown, job, weights, tf.TensorSpec([None, 2], tf.float32))
 
 
 def test_an_exported_model_has_that_of_its_checkpoint(tmp_path: Path) -> None:

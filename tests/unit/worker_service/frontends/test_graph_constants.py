@@ -146,6 +146,17 @@ def test_a_global_step_that_is_read_in_a_branch_a_loop_or_a_function_is_that_of_
     assert found == [number * (2 if "loop" in place else 1) for number in range(3)]
 
 
+def test_a_constant_that_is_named_as_a_global_step_in_a_scope_keeps_its_value() -> None:
+    def loss(batch: Any) -> tf.Tensor:
+        initializer = v1.constant_initializer(50000)
+        count = v1.get_variable("net/global_step", [], tf.int64, initializer, trainable=False)
+        return tf.reduce_sum(v1.get_variable("w", [2])) * 0 + floats(count)
+
+    front = front_of(loss)
+    stepper = Stepper.of(front)
+    assert [stepper.run(stepper.graph.loss, BATCH, number=number) for number in range(3)] == [50000] * 3
+
+
 @pytest.mark.usefixtures("control_flow")
 @pytest.mark.parametrize("place", PLACES)
 def test_a_global_step_that_the_program_changes_there_is_state(place: str) -> None:
