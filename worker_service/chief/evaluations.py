@@ -20,6 +20,7 @@ Values = Mapping[str, np.ndarray]
 MAX_WAITING_BYTES = 256 << 20
 """Memory for the weights of evaluations that wait for their turn."""
 POLL_SECS = 0.5
+LOST = "not evaluated by the chief before this one:"
 MAX_BEHIND_SECS = 60.0
 """How long the evaluations that wait may take, if each takes as long as the one before; a run ends after them."""
 
@@ -126,9 +127,19 @@ class Evaluations:
 
     def record_lost(self, steps: list[int]) -> None:
         """Records steps that the chief before this one was to evaluate, and has not."""
-        cause = f"not evaluated by the chief before this one: {_steps(steps)}"
-        # One that was itself killed may have recorded them already.
-        if all(event.cause != cause for event in self._events.all()):
+        events, named = self._events.all(), 0
+        # One that was itself killed may have recorded some of them already.
+        for event in events:
+            if event.generation:
+                # Steps are trained, and evaluated, again.
+                named = 0
+            elif event.cause.startswith(LOST):
+                named = int(event.cause.rpartition(" ")[2])
+        further = [step for step in steps if step > named]
+        if not further:
+            return
+        cause = f"{LOST} {_steps(further)}"
+        if all(event.cause != cause for event in events):
             self._events.add("chief", 0, "evaluation_skipped", cause)
 
     def _has_room(self) -> bool:

@@ -68,17 +68,19 @@ def test_lost_steps_are_an_event_once(tmp_path: Path, has_data: bool) -> None:
     """Also if the next chief is killed, too."""
     EvaluationLog(tmp_path / EvaluationLog.FILE_NAME).append(*made(20))
     evaluator: Any = SimpleNamespace(has_data=has_data)
-    for _ in range(2):
+    for steps in ((47, 52), (69, 89)):
         storage = sample_storage(sample_context(tmp_path, job=JOB))
         monitor = Monitor(tmp_path, JOB, storage, lost_from=0)
         recorder = Recorder(tmp_path, JOB, Layout.plan([], [], [], 2, 4096), None, storage, monitor)
         recorder._evaluation._evaluator = evaluator
         recorder.begin(1, 0)
-        for step in (47, 69):
+        for step in steps:
             recorder.start(step)
         recorder.close()
-    expected = [("evaluation_skipped", "not evaluated by the chief before this one: step 40")] if has_data else []
-    assert [(event.kind, event.cause) for event in storage.events.all()] == expected
+    lost = [f"not evaluated by the chief before this one: step {step}" for step in (40, 60) if has_data]
+    assert [(event.kind, event.cause) for event in storage.events.all()] == [
+        ("evaluation_skipped", each) for each in lost
+    ]
 
 
 @pytest.mark.parametrize("is_successor", [True, False], ids=["a successor", "the first chief of an attempt"])
