@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.errors import PsfleetError
 from psfleet.job.job import Job
 from psfleet.report.schema import Evaluation, Report
 from support.checkpoint_samples import sample_layout, save
@@ -64,9 +65,9 @@ class Run:
         """Of the events."""
         return [event.kind for event in self.events.all()]
 
-    def report(self, checkpoint: Checkpoint) -> Report:
-        """Of a run that is done."""
-        return self.finisher.report([], checkpoint)
+    def report(self, checkpoint: Checkpoint, error: PsfleetError | None = None) -> Report:
+        """Of a run that is done, or that an error has ended."""
+        return self.finisher.report([], checkpoint, error)
 
     def folders(self) -> list[int]:
         """The steps of the checkpoints in the folder."""

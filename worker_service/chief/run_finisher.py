@@ -102,6 +102,7 @@ class RunFinisher:
             StoppedError: A signal asked this chief to leave before its end; another one replaces it.
         """
         if error is not None or checkpoint is None:
+            self._store_best()
             return self._attempt.entry_in(self._draft(states, checkpoint, error))
         return self._evaluated(self._saved or self._draft(states, checkpoint, None), checkpoint)
 
@@ -150,6 +151,13 @@ class RunFinisher:
             "restarts": _restarts(events),
         }
         return self._attempt.entry_in(draft.model_copy(update=update))
+
+    def _store_best(self) -> None:
+        """See `Monitor.store_best`; a chief that has been replaced stores nothing."""
+        with self._storage.disk.reading(self._context.out):
+            is_newest = self._attempt.is_newest()
+        if is_newest:
+            self._recorder.monitor.store_best()
 
     def _evaluation_ends(self) -> Callable[[], bool]:
         """A function that returns whether a signal came `EVALUATION_SECS` ago, as far as its calls have seen."""

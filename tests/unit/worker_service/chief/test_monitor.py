@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +18,10 @@ from support.monitored_run import Run, job
 
 from psfleet.checkpoint import evaluated
 from psfleet.checkpoint.export import find_best
-from psfleet.errors import BadJobError
+from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.errors import BadJobError, ProgramError, StoppedError
 from psfleet.report.schema import EvaluationLog
+from psfleet.run_folder import STARTED
 from worker_service.chief import monitor
 from worker_service.chief.events import Events
 
@@ -179,9 +183,25 @@ def test_an_unknown_metric_is_a_bad_job(tmp_path: Path) -> None:
         run.evaluate(s20=0.5)
 
 
-@pytest.mark.parametrize("at_end", [False, True], ids=["with the next evaluation", "at the end of the run"])
+def end_of_replaced(run: Run, checkpoint: Checkpoint) -> None:
+    """The report of a stop, by a chief that has been replaced."""
+    (run.out / STARTED).write_text(json.dumps({"name": "", "time": 0.0, "chief": "newer"}))
+    run.finisher._attempt = replace(run.finisher._attempt, chief="older")
+    run.report(checkpoint, StoppedError(15))
+
+
+@pytest.mark.parametrize(
+    ("end", "is_stored"),
+    [
+        pytest.param(lambda run, checkpoint: run.evaluate(s40=0.5), True, id="with the next evaluation"),
+        pytest.param(lambda run, checkpoint: run.report(checkpoint), True, id="at the end of the run"),
+        pytest.param(lambda run, checkpoint: run.report(checkpoint, StoppedError(15)), True, id="at a stop"),
+        pytest.param(lambda run, checkpoint: run.report(checkpoint, ProgramError("bad")), True, id="at an error"),
+        pytest.param(end_of_replaced, False, id="not by a chief that has been replaced"),
+    ],
+)
 def test_metrics_of_the_best_checkpoint_that_a_full_disk_refuses_are_stored_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_end: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Callable[[Run, Checkpoint], object], is_stored: bool
 ) -> None:
     """By them an export and the next chief know the best checkpoint."""
     watching = job(keep=5)
@@ -198,13 +218,11 @@ def test_metrics_of_the_best_checkpoint_that_a_full_disk_refuses_are_stored_late
     run.monitor.committed(first)
     run.evaluate(s20=0.75)
     run.monitor.committed(second)
-    if at_end:
-        run.report(second)
-    else:
-        run.evaluate(s40=0.5)
+    end(run, second)
     assert run.kinds() == ["write_failed"]
-    assert Run(tmp_path, watching).best() == (20, 0.75)
-    assert find_best(tmp_path).folder == first.folder
+    assert Run(tmp_path, watching).best() == ((20, 0.75) if is_stored else None)
+    if is_stored:
+        assert find_best(tmp_path).folder == first.folder
 
 
 def test_evaluations_that_a_full_disk_refuses_are_written_later(
