@@ -40,10 +40,10 @@ def route_to(host: str) -> HostRoute:
         return HostRoute(str(address[0]), str(probe.getsockname()[0]))
 
 
-def is_here(host: str) -> bool:
-    """Whether a name or an IP address is that of this machine; False if there is no route."""
+def is_here(host: str) -> bool | None:
+    """Whether a name or an IP address is that of this machine; None: no route is found at present."""
     try:
         return route_to(host).ends_here
     except (OSError, UnicodeError):
         # UnicodeError: a label of more than 63 characters.
-        return False
+        return None

@@ -132,7 +132,7 @@ class Tunnelled:
         self.ps = tuple(local_address("ps", shard) for shard in range(len(settings.ps)))
         self.loaders = tuple(loader_ports(loader)[0] for loader in range(len(settings.loaders)))
         self._tunnels = tunnels
-        # By host: each heartbeat of a worker asks for its own.
+        # By host, once its route was found: each heartbeat of a worker asks for its own.
         self._is_here = {settings.address.host: True}
         self._loader_addresses = settings.loaders
         self._met_loaders: set[int] = set()
@@ -153,8 +153,8 @@ class Tunnelled:
             # Its tunnel is that to its ps.
             return WorkerRoute(self.ps[worker], Address(peer.host, peer.tunnel_port))
         local = run_address(run, worker)
-        self._dial(local, peer, "worker")
-        return WorkerRoute(local, local if self._shares_host(peer) else Address(peer.host, peer.tunnel_port))
+        is_direct = not self._dial(local, peer, "worker")
+        return WorkerRoute(local, local if is_direct else Address(peer.host, peer.tunnel_port))
 
     def meet_loader(self, index: int) -> None:
         """See DataPlane. One thread of a worker calls it."""
@@ -167,16 +167,21 @@ class Tunnelled:
     def release(self, run: str) -> None:
         """See DataPlane; this ps ends with its run, and its tunnels with it."""
 
-    def _dial(self, local: Address, address: Address, peer: str) -> None:
-        """Opens the tunnel to a peer, unless it is on this host."""
-        if not self._shares_host(address):
-            self._open(local.data, address.tunnel, peer, dials=True)
+    def _dial(self, local: Address, address: Address, peer: str) -> bool:
+        """Opens the tunnel to a peer, unless it is on this host; whether there is a tunnel."""
+        if self._shares_host(address):
+            return False
+        self._open(local.data, address.tunnel, peer, dials=True)
+        return True
 
     def _shares_host(self, peer: Address) -> bool:
         """Whether a peer is on this host, which it may know by another name or address."""
-        if peer.host not in self._is_here:
-            self._is_here[peer.host] = is_here(peer.host)
-        return self._is_here[peer.host]
+        found = self._is_here.get(peer.host)
+        if found is None:
+            found = is_here(peer.host)
+            if found is not None:
+                self._is_here[peer.host] = found
+        return bool(found)
 
     def _open(self, accept: str, connect: str, peer: str, *others: str, dials: bool) -> None:
         from psfleet.tls.route import Route

@@ -12,6 +12,7 @@ from psfleet.addresses import Address, run_address
 from psfleet.job.fleet import Fleet
 from psfleet.job.update import Update
 from psfleet.service import settings
+from psfleet.tls import data_plane
 from psfleet.tls.data_plane import Tunnelled, WorkerRoute
 from psfleet.tls.tunnel import Tunnels
 
@@ -54,6 +55,19 @@ def test_a_host_can_have_several_names(own: str) -> None:
     for _ in range(2):
         assert plane.meet("digits", 0, "127.0.1.1:2300") == WorkerRoute(on_host, entry=on_host)
     assert opened.dialled() == []
+
+
+@pytest.mark.parametrize("found", [True, False], ids=["here", "elsewhere"])
+def test_a_host_whose_name_is_not_known_at_first_is_looked_up_again(
+    monkeypatch: pytest.MonkeyPatch, found: bool
+) -> None:
+    answers = iter([None, found])
+    monkeypatch.setattr(data_plane, "is_here", lambda host: next(answers))
+    plane = tunnelled("ps", 0, "a:2222", OpenedTunnels())
+    local = run_address("digits", 0)
+    routes = [plane.meet("digits", 0, "b:2300") for _ in range(3)]
+    elsewhere = WorkerRoute(local, entry=Address("b", 2303))
+    assert routes == [elsewhere, WorkerRoute(local, entry=local) if found else elsewhere, routes[1]]
 
 
 def test_a_worker_needs_no_tunnel_to_the_ps_of_its_host_by_another_name() -> None:
