@@ -19,6 +19,10 @@ def not_in_time(step: int, reason: str) -> str:
 
 
 def lacks_last(report: Report) -> bool:
-    """Whether the evaluation of the final step is missing in a report: the next attempt makes it."""
-    begin = not_in_time(report.final_step, "")
-    return any(event.kind == SKIPPED and event.cause.startswith(begin) for event in report.events)
+    """Whether the evaluation of the final step is missing in a report: the next attempt makes it.
+
+    A report keeps the events of the attempt that trained: those before the newest one do not count.
+    """
+    started = report.attempts[-1].started if report.attempts else 0.0
+    begin, own = not_in_time(report.final_step, ""), [event for event in report.events if event.time >= started]
+    return any(event.kind == SKIPPED and event.cause.startswith(begin) for event in own)

@@ -17,6 +17,7 @@ from psfleet.platforms.local import launcher
 from psfleet.platforms.local.finished import finished_report, require_steps_left
 from psfleet.platforms.local.launcher import train
 from psfleet.report.last_evaluation import SKIPPED, not_in_time
+from psfleet.report.records import Attempt
 from psfleet.report.schema import BestInfo, CheckpointInfo, Event, Report
 from psfleet.run_folder import claimed
 
@@ -70,6 +71,16 @@ def test_a_run_that_lacks_an_evaluation_before_its_last_one_is_finished(out: Pat
     """No further attempt would make it."""
     edit_report(out, events=[skipped(cause)])
     assert finished_report(out, job, out.parent) == Report.read(out)
+
+
+@pytest.mark.parametrize(("started", "is_finished"), [(0.5, False), (1.5, True)])
+def test_the_last_evaluation_is_missing_until_a_further_attempt_has_made_it(
+    out: Path, job: Job, started: float, is_finished: bool
+) -> None:
+    """The report keeps the event, of time 1."""
+    attempt = Attempt(run="small-1", started=started, status="done", exit_code=0)
+    edit_report(out, events=[skipped(not_in_time(8, "stopped by SIGTERM"))], attempts=[attempt])
+    assert (finished_report(out, job, out.parent) is not None) == is_finished
 
 
 def test_a_finished_run_that_is_started_again_says_so_and_starts_nothing(
