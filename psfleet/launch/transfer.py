@@ -114,7 +114,7 @@ def _copy(platform: Platform, job: Job, folder: Path) -> None:
 
 
 def extracted(platform: Platform, job: Job, names: Sequence[str], folder: Path) -> Iterator[Path]:
-    """Extracts the results of a fleet of these names, as far as there are any, into a folder.
+    """Extracts the regular files of a fleet's results of these names, as far as there are any, into a folder.
 
     Yields:
         The path of each file within the folder, when it is whole.
@@ -143,7 +143,9 @@ def _extract(chunks: Iterator[bytes], names: Sequence[str], folder: Path) -> Ite
             top = Path(entry.name).parts[:1]
             if not top or top[0] not in names:
                 continue
-            archive.extract(entry, folder, filter="data")
+            # Folders of callbacks have what users put there: links, which may lead anywhere, and pipes stay behind.
+            if entry.isfile() or entry.isdir():
+                archive.extract(entry, folder, filter="data")
             if entry.isfile():
                 yield Path(entry.name)
 
