@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import yaml
 from kubernetes import client, config
 from kubernetes.config import incluster_config, kube_config
 from kubernetes.config.config_exception import ConfigException
-from yaml import YAMLError
 
 from psfleet.errors import UsageError, innermost
 
 WITHOUT = "`psfleet train JOB` needs no cluster"
 DEFAULT_NAMESPACE = "default"
+SECTIONS = ("clusters", "contexts", "users", "current-context")
+"""Of a kubeconfig file; kubectl leaves them empty in one from which everything was removed."""
 
 
 def configuration(context: str | None) -> tuple[client.Configuration, str]:
@@ -33,7 +35,7 @@ def configuration(context: str | None) -> tuple[client.Configuration, str]:
         chosen = _current_context(merged) if context is None else context
         config.load_kube_config(context=chosen, client_configuration=settings)
         return settings, _namespace(merged, chosen)
-    except (AttributeError, ConfigException, OSError, TypeError, UnicodeDecodeError, YAMLError) as error:
+    except (AttributeError, ConfigException, OSError, TypeError, UnicodeDecodeError, yaml.YAMLError) as error:
         own = _of_pod() if context is None and not _has_file() else None
         if own is not None:
             return own
@@ -56,10 +58,21 @@ def _namespace(merged: kube_config.KubeConfigMerger, context: str | None) -> str
 
 
 def _has_file() -> bool:
-    """Whether there is a kubeconfig file with content: an empty one, such as /dev/null, is none."""
+    """Whether there is a kubeconfig file with content: an empty one, such as /dev/null or of kubectl, is none."""
     paths = kube_config.KUBE_CONFIG_DEFAULT_LOCATION.split(kube_config.ENV_KUBECONFIG_PATH_SEPARATOR)
     found = [path for each in paths if each and os.path.exists(path := os.path.expanduser(each))]
-    return any(os.path.getsize(path) for path in found)
+    return any(_has_content(Path(path)) for path in found)
+
+
+def _has_content(path: Path) -> bool:
+    """Whether a file names a cluster, a context or a user, or is no kubeconfig file at all."""
+    try:
+        content = yaml.safe_load(path.read_bytes())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return True
+    if isinstance(content, dict):
+        return any(content.get(name) for name in SECTIONS)
+    return content is not None
 
 
 def _of_pod() -> tuple[client.Configuration, str] | None:

@@ -117,14 +117,27 @@ def test_a_context_that_is_named_needs_no_current_one(kubeconfig: Path) -> None:
         configuration(None)
 
 
-@pytest.mark.parametrize("content", ["contexts: [", "text", "clusters: []"])
+@pytest.mark.parametrize("content", ["contexts: [", "text", "current-context: far"])
 def test_a_pod_with_an_invalid_file_does_not_use_its_own_account(kubeconfig: Path, account: Path, content: str) -> None:
     kubeconfig.write_text(content)
     with pytest.raises(UsageError, match=r"no Kubernetes cluster is configured .*: set KUBECONFIG"):
         configuration(None)
 
 
-def test_an_empty_file_is_none(kubeconfig: Path, account: Path) -> None:
-    """KUBECONFIG=/dev/null."""
-    kubeconfig.write_text("")
+EMPTIED = """
+apiVersion: v1
+kind: Config
+clusters: null
+contexts: null
+current-context: ""
+preferences: {}
+users: null
+"""
+"""As kubectl leaves a file from which everything was removed."""
+
+
+@pytest.mark.parametrize("content", ["", "# nothing\n", EMPTIED, "clusters: []"])
+def test_an_empty_file_is_none(kubeconfig: Path, account: Path, content: str) -> None:
+    """KUBECONFIG=/dev/null, for example."""
+    kubeconfig.write_text(content)
     assert configuration(None)[1] == "robots"
