@@ -16,6 +16,7 @@ from psfleet.checkpoint.manifest import read_manifest
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.checkpoint.tensors import read_tensors
 from psfleet.errors import NoCheckpointError, UsageError
+from psfleet.predictions import pinned as module
 from psfleet.predictions.pinned import pinned
 from psfleet.predictions.source import Source, find
 
@@ -31,16 +32,18 @@ def never(source: Source) -> bool:
     return False
 
 
+def refused(*paths: object) -> None:
+    raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+
 @pytest.mark.parametrize("can_link", [True, False])
 def test_a_checkpoint_that_is_deleted_stays_until_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_link: bool
 ) -> None:
-    def refused(*paths: object) -> None:
-        raise OSError(errno.EXDEV, "Invalid cross-device link")
-
     trained(tmp_path)
     if not can_link:
         monkeypatch.setattr(os, "link", refused)
+    monkeypatch.setattr(module, "has_live_run", lambda path: path.resolve() in (tmp_path, tmp_path / "checkpoints"))
     with pinned(lambda: find(str(tmp_path), None, False), never, tmp_path / "out.npz") as source:
         with_checkpoint(tmp_path, 4, KERNEL + 1, BIAS)
         (old,) = store.prune(tmp_path / "checkpoints", 1)
@@ -48,6 +51,29 @@ def test_a_checkpoint_that_is_deleted_stays_until_the_end(
         np.testing.assert_array_equal(read(source), KERNEL)
         assert (source.name, source.folder) == ("step 0", tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "versioned_program.py"]
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+def test_files_that_cannot_be_linked_are_used_in_place_if_the_run_is_over_or_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_live: bool
+) -> None:
+    copied: list[object] = []
+
+    def full(file: Path, path: Path) -> None:
+        copied.append(file)
+        path.write_bytes(b"part")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    trained(tmp_path)
+    monkeypatch.setattr(os, "link", refused)
+    monkeypatch.setattr(shutil, "copyfile", full)
+    monkeypatch.setattr(module, "has_live_run", lambda path: is_live)
+    with pinned(lambda: find(str(tmp_path), None, False), never, tmp_path / "out.npz") as source:
+        np.testing.assert_array_equal(read(source), KERNEL)
+        assert source.checkpoint is not None
+        assert source.checkpoint.folder == tmp_path / "checkpoints" / "00000000-g1"
+        assert list(tmp_path.glob(".out.npz-model-*/*/*")) == []
+    assert bool(copied) is is_live
 
 
 def test_one_that_is_deleted_before_it_is_linked_is_found_again(tmp_path: Path) -> None:
