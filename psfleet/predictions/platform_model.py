@@ -14,7 +14,7 @@ from psfleet.errors import UsageError
 from psfleet.job.job import Job, parse_job
 from psfleet.job.prediction_order import PredictionOrder
 from psfleet.job.reading import is_study, is_yaml_file, read_job_file
-from psfleet.launch.platform import Platform
+from psfleet.launch.platform import Platform, chief_of
 from psfleet.predictions.source import Source, find
 from psfleet.service import settings
 from psfleet.sweep.database import DATABASE
@@ -118,7 +118,9 @@ def _of_run(platform: Platform, text: str, step: int | None, best: bool) -> Plat
 
 
 def _of_command_before(platform: Platform, name: str, checkpoint: Checkpoint, chosen: str) -> Source | None:
-    """The checkpoint of the same run with which a fleet predicts that the same choice has started; None: there is none.
+    """The checkpoint of the same run with which a fleet predicts that the same choice has started.
+
+    None: there is no such fleet, or its prediction is over.
 
     Args:
         name: Of the job.
@@ -127,6 +129,9 @@ def _of_command_before(platform: Platform, name: str, checkpoint: Checkpoint, ch
     """
     activity = platform.activity(fleet_of(name))
     if activity is None or (text := activity.driver_variables.get(settings.PREDICTION)) is None:
+        return None
+    driver = chief_of(platform.members(fleet_of(name)))
+    if driver is not None and driver.is_over and not driver.awaits_restart:
         return None
     order = PredictionOrder.from_json(text, f"fleet {fleet_of(name)}")
     folder, now = parse(activity.model_folder or order.source), checkpoint.folder

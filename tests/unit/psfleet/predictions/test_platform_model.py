@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 import yaml
-from support.exported_run import trained
-from support.scripted_platform import ScriptedPlatform
+from support.exported_run import BIAS, KERNEL, trained, with_checkpoint
+from support.scripted_platform import ScriptedPlatform, ended, killed, member
 from support.study_samples import JOB
 
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.errors import NoCheckpointError, UsageError
+from psfleet.job.activity import Activity
+from psfleet.job.prediction_order import PredictionOrder
+from psfleet.launch.platform import Member
 from psfleet.predictions.platform_model import PlatformModel, find_model
+from psfleet.service import settings
 from psfleet.sweep.database import DATABASE, opened, optuna_module
 
 
@@ -129,3 +133,31 @@ def test_the_folder_of_a_study_names_no_program(tmp_path: Path, place: ScriptedP
     (tmp_path / "weights" / "00000.safetensors").touch()
     with pytest.raises(UsageError, match="is the folder of a study, expected its study file"):
         find_model(place, str(tmp_path), None, False)
+
+
+@pytest.mark.parametrize(
+    ("driver", "step"),
+    [(member("chief"), 0), (killed("chief"), 0), (ended("chief"), 4), (ended("chief", code=75), 4)],
+    ids=["runs", "is started again", "is done", "has failed"],
+)
+def test_the_checkpoint_of_a_prediction_that_is_over_is_not_that_of_the_next_one(
+    tmp_path: Path, driver: Member, step: int
+) -> None:
+    trained(tmp_path)
+    before = find_model(ScriptedPlatform([]), str(tmp_path), None, False)
+    order = PredictionOrder(
+        source="/model", step=None, best=False, data="a:b", out="predictions.npz", workers=1, chosen=before.chosen
+    )
+    place = ScriptedPlatform([driver])
+    place.driven = Activity(
+        kind="prediction",
+        driver="psfleet.predictions",
+        worker="worker_service.predictions",
+        driver_variables={settings.PREDICTION: order.model_dump_json()},
+        worker_variables={},
+        model_folder=before.folder,
+        model_fleet="",
+    )
+    with_checkpoint(tmp_path, 4, KERNEL, BIAS)
+    found = find_model(place, str(tmp_path), None, False)
+    assert Path(found.folder).name == f"{step:08}-g1"
