@@ -151,22 +151,29 @@ class StepLines(JsonLines[StepRecordT]):
 
         Args:
             at_most: If there are more records, every second, fourth, eighth one and so on is kept, and the last one;
-                None: all are kept.
+                None: all are kept. After a rollback to so early a step that there is room, all are kept again at first.
         """
         kept: list[StepRecordT] = []
-        stride, is_between = 1, False
-        for number, record in enumerate(self._readable()):
+        # Record `number * stride` is kept at index `number`.
+        number, stride, is_between = 0, 1, False
+        for record in self._readable():
             if is_between:
                 # Kept so far as the last one.
                 kept.pop()
+            num_before = len(kept)
             while kept and record.replaces(kept[-1]):
                 kept.pop()
+            if len(kept) < num_before and at_most is not None:
+                while stride > 1 and len(kept) * 2 <= at_most:
+                    stride //= 2
+                number = len(kept) * stride
             kept.append(record)
             if at_most is not None and len(kept) > at_most:
                 # The first and the newest one stay.
                 kept = [*kept[:-1:2], record]
                 stride *= 2
             is_between = number % stride != 0
+            number += 1
         return kept
 
 

@@ -126,3 +126,24 @@ def test_a_long_curve_has_nothing_that_a_rollback_has_undone(tmp_path: Path) -> 
     assert len(kept) <= 10
     assert all(point in whole for point in kept)
     assert (kept[0], kept[-1]) == (whole[0], whole[-1])
+
+
+def test_a_curve_that_a_rollback_has_shortened_is_thinned_anew(tmp_path: Path) -> None:
+    before = [*map(line, range(1, 101))]
+    few, many = ([line(step, 1, 0) for step in range(1, last + 1)] for last in (7, 100))
+    assert [point.step for point in history_of(tmp_path, *before, *few).curve(10)] == [*range(1, 8)]
+    once, again = history_of(tmp_path, *before).curve(10), history_of(tmp_path, *before, *many).curve(10)
+    assert [point.step for point in again] == [point.step for point in once]
+
+
+@pytest.mark.parametrize("began", [1, 7, 30, 64, 90, 99])
+@pytest.mark.parametrize("number", [1, 2, 3, 50])
+def test_a_curve_has_its_first_and_its_newest_record_after_each_rollback(
+    tmp_path: Path, began: int, number: int
+) -> None:
+    before, after = map(line, range(100)), (line(step, 1, began) for step in range(began + 1, began + 1 + number))
+    history = history_of(tmp_path, *before, *after)
+    kept = [point.step for point in history.curve(10)]
+    assert len(kept) <= 10
+    assert (kept[0], kept[-1]) == (0, began + number)
+    assert kept == sorted(set(kept))
