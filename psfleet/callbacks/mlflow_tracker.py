@@ -43,6 +43,7 @@ class MLflowTracker(Callback):
         self._client = MlflowClient(tracking_uri)
         self._experiment = experiment
         self._id = ""
+        self._is_started = False
         self._run: RunInfo | None = None
         self._tried = 0.0
 
@@ -54,11 +55,11 @@ class MLflowTracker(Callback):
         finally:
             self._tried = time.monotonic()
 
-    def _has_run(self) -> bool:
-        """Whether there is a run; one that could not be made is tried again, at most every `RETRY_SECS`."""
-        if not self._id and self._run is not None and time.monotonic() - self._tried >= RETRY_SECS:
+    def _has_run(self, pause_secs: float = RETRY_SECS) -> bool:
+        """Whether there is a run with the job; what could not be recorded is tried again, after this pause at least."""
+        if not self._is_started and self._run is not None and time.monotonic() - self._tried >= pause_secs:
             self.on_start(self._run)
-        return bool(self._id)
+        return self._is_started
 
     def _start(self, run: RunInfo) -> None:
         marker = run.state / RUN_ID
@@ -76,6 +77,7 @@ class MLflowTracker(Callback):
         for key, value in fields.items():
             if known.get(key, value) != value:
                 self._client.set_tag(self._id, f"changed at step {run.step}: {key}", value)
+        self._is_started = True
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Records `train/loss` and the like."""
@@ -92,7 +94,7 @@ class MLflowTracker(Callback):
 
     def on_end(self, report: Report) -> None:
         """Stores the report, and ends the run with its status."""
-        if self._run is None or not self._has_run():
+        if self._run is None or not self._has_run(pause_secs=0.0):
             return
         for name in (Report.FILE_NAME, "report.html"):
             if (self._run.folder / name).exists():

@@ -199,3 +199,25 @@ def test_a_run_is_made_once_a_server_that_was_down_at_the_start_is_there(
     assert (run.info.status, run.data.params["train.steps"]) == ("FINISHED", "100")
     history = client_of(uri).get_metric_history(run.info.run_id, "train/loss")
     assert [point.step for point in history] == [30, 40]
+
+
+@pytest.mark.parametrize("failing", ["create_run", "update_run", "log_batch"])
+def test_a_run_that_ends_soon_after_its_start_failed_is_recorded_at_its_end_once(
+    tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    def unreachable(*_: Any, **__: Any) -> Any:
+        raise MlflowException("unreachable")
+
+    tracker = tracker_of(uri)
+    with monkeypatch.context() as patched:
+        patched.setattr(MlflowClient, failing, unreachable)
+        with pytest.raises(MlflowException, match="unreachable"):
+            tracker.on_start(info(tmp_path))
+    DONE.write(tmp_path)
+    tracker.on_end(DONE)
+    [run] = runs(uri)
+    assert (run.info.status, run.data.params["train.steps"]) == ("FINISHED", "100")
+    assert [file.path for file in client_of(uri).list_artifacts(run.info.run_id)] == ["report.json"]
