@@ -109,10 +109,9 @@ def _train(
 
     def on_evaluation(step: int, metrics: dict[str, float]) -> None:
         value = metrics[access.metric]
-        if access.prune_steps is not None:
-            _require_finite(access.metric, value)
-        if math.isfinite(value):
-            trial.report(value, step)
+        if math.isfinite(value) or access.prune_steps is not None:
+            # Optuna prunes a trial that is not a number where trials compete; infinity could win.
+            trial.report(value if math.isfinite(value) else math.nan, step)
             if step < job.train.steps and trial.should_prune():
                 raise optuna.TrialPruned
 

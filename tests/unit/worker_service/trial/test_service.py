@@ -64,7 +64,7 @@ class Trials:
             storage=self._storage,
             study_name="s",
             sampler=optuna.samplers.RandomSampler(),
-            pruner=CountedTrialsPruner(min_resource=1),
+            pruner=CountedTrialsPruner(min_resource=self._access.prune_steps or 1),
             load_if_exists=True,
         )
 
@@ -147,7 +147,7 @@ def test_a_worker_asks_seldom_for_its_trial_while_it_trains(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("evaluated", ["nan", "inf"])
-def test_a_trial_whose_objective_is_not_finite_fails_at_the_step_at_which_it_could_be_pruned(
+def test_a_trial_whose_objective_is_not_finite_is_pruned_at_the_first_step_at_which_trials_compete(
     tmp_path: Path, evaluated: str
 ) -> None:
     trials = Trials(tmp_path, prune_steps=2)
@@ -155,6 +155,33 @@ def test_a_trial_whose_objective_is_not_finite_fails_at_the_step_at_which_it_cou
     with trials.worker():
         trials.assign(number)
         trials.await_trial(number, "its end", lambda trial: trial.state.is_finished())
-    failed = trials[number]
-    assert failed.state == optuna.trial.TrialState.FAIL
-    assert failed.user_attrs[trial_records.ERROR] == f"loss is {evaluated}, expected a finite number"
+    assert trials[number].state == optuna.trial.TrialState.PRUNED
+    assert [*trials[number].intermediate_values] == [2]
+
+
+def test_a_trial_fails_if_its_objective_is_not_finite_at_the_end(tmp_path: Path) -> None:
+    trials = Trials(tmp_path, prune_steps=2)
+    number = trials.add(2, "nan")
+    with trials.worker():
+        trials.assign(number)
+        trials.await_trial(number, "its end", lambda trial: trial.state.is_finished())
+    assert trials[number].state == optuna.trial.TrialState.FAIL
+    assert trials[number].user_attrs[trial_records.ERROR] == "loss is nan, expected a finite number"
+
+
+def test_a_trial_whose_objective_is_not_finite_before_that_step_trains_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(program: Any, job: Any, access: Any, stop: Any, on_first: Any, on_evaluation: Any, *_: Any) -> Any:
+        on_evaluation(2, {"loss": float("nan")})
+        on_evaluation(4, {"loss": 1.0})
+        return SimpleNamespace(metrics={"loss": 1.0}, values={})
+
+    monkeypatch.setattr(service, "train", train)
+    trials = Trials(tmp_path, prune_steps=4)
+    number = trials.add(4)
+    with trials.worker():
+        trials.assign(number)
+        trials.await_trial(number, "its end", lambda trial: trial.state.is_finished())
+    assert trials[number].state == optuna.trial.TrialState.COMPLETE
+    assert trials[number].value == 1.0
