@@ -156,3 +156,32 @@ def test_a_checkpoint_of_another_program_is_answered_by_that_program(tmp_path: P
         found = np.array(answer["outputs"][0]["data"], np.float32).reshape(3, 3)
         np.testing.assert_allclose(found, 2 * (X @ KERNEL + BIAS), rtol=1e-6)
         assert service.pid("member") != first
+
+
+RESHAPED = DOUBLED.replace("doubled", "reshaped").replace("Rescaling(2.0)", "Reshape([3, 1])")
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("mode", [BETWEEN_GRAPH, IN_GRAPH])
+def test_a_checkpoint_of_a_program_with_other_outputs_is_served_by_a_new_front(tmp_path: Path, mode: str) -> None:
+    trained(tmp_path)
+    with serving(tmp_path, ["."], "--replicas", "2", "--members", mode) as service:
+        service.await_joins(2)
+        with (tmp_path / "versioned_program.py").open("a") as file:
+            file.write(RESHAPED)
+        with_checkpoint(tmp_path, 3, KERNEL, BIAS, "reshaped_program")
+
+        def answered() -> tuple[int, dict[str, Any]]:
+            # The front begins anew: connections are lost.
+            try:
+                with service.client() as client:
+                    return client.status_and_content("POST", "/v2/models/net/infer", query(X))
+            except OSError:
+                return 0, {}
+
+        _, answer = wait_until(
+            answered, READY_SECS, "step 3", done=lambda found: found[1].get("model_version") == "3"
+        )  # fmt: skip
+        (output,) = answer["outputs"]
+        assert output["shape"] == [3, 3, 1]
+        np.testing.assert_allclose(np.array(output["data"]).reshape(3, 3), X @ KERNEL + BIAS, rtol=1e-6)

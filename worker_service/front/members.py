@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from psfleet.errors import BadJobError
+from psfleet.errors import BadJobError, ChangedProgramError, PsfleetError
 from psfleet.inference.ensemble import Ensemble
 from psfleet.inference.predictions import Prediction
 from psfleet.inference.tensors import ModelMetadata
@@ -30,8 +30,8 @@ class Members:
         target: Session target of this process's server.
         ensemble: Of the service.
         route: Of an in-graph service; None: each member gets queries by its link.
-        failed: Called with the error if a member does not fit the others before all were ready, or none can join any
-            more.
+        failed: Called with the error if a member does not fit the others before all were ready, if it is the only one
+            and its model has other inputs or outputs than before, or if none can join any more.
     """
 
     def __init__(
@@ -78,9 +78,12 @@ class Members:
         step = int(join["step"])
         problem = self._ensemble.join(index, link, step, metadata)
         if problem:
-            error = BadJobError(f"member {index}: {problem}")
+            error: PsfleetError = BadJobError(f"member {index}: {problem}")
+            if self._is_alone(index):
+                # The next front has no queries and no session of the model before.
+                error = ChangedProgramError(str(error))
             logger.error("%s", error)
-            if not self._was_complete:
+            if isinstance(error, ChangedProgramError) or not self._was_complete:
                 self._failed(error)
             replaced: MemberLink | None = link
         else:
@@ -91,3 +94,8 @@ class Members:
             self._was_complete = self._was_complete or len(self._links) == self._ensemble.num_members
         if replaced is not None:
             threading.Thread(target=replaced.close, name="close-member", daemon=True).start()
+
+    def _is_alone(self, index: int) -> bool:
+        """Whether a member is one of a single model, and no other one answers queries."""
+        others = {*range(self._ensemble.num_members)} - {index}
+        return self._ensemble.num_models == 1 and all(map(self._ensemble.is_late, others))
