@@ -16,7 +16,7 @@ from psfleet.checkpoint.recorded_program import recorded_program
 from psfleet.errors import ChangedProgramError, UsageError
 from psfleet.inference.tensors import BYTES, ModelMetadata, TensorMetadata, datatype_of
 from psfleet.job.job import Job, job_from_json
-from psfleet.job.program import load_program
+from psfleet.job.program import KerasProgram, load_program
 from psfleet.job.program_files import PROGRAM_DIGEST, digest, job_files
 from psfleet.job.service_access import MemberSource
 from psfleet.job.user_code import user_code
@@ -76,10 +76,12 @@ class ServedModel:
     def __init__(self, job: Job, folder: Path, weights: Weights) -> None:
         self._lock = threading.Lock()
         self._step = weights.step
-        self._program = weights.program
+        program = load_program(job, folder)
+        self._is_keras = isinstance(program, KerasProgram)
+        self._identity = self._identity_of(weights)
         self._shapes = {name: value.shape for name, value in weights.tensors.items()}
         self._embeddings = weights.embeddings
-        self._predictor = predictor(load_program(job, folder), job, weights, named=of_outputs)
+        self._predictor = predictor(program, job, weights, named=of_outputs)
         structure = self._predictor.features
         specs = tf.nest.flatten(structure)
         with user_code(job, "naming the inputs"):
@@ -103,11 +105,15 @@ class ServedModel:
             ChangedProgramError: They fit, but another program, or other options of it, has trained them.
         """
         weights.require(self._shapes, self._embeddings)
-        if weights.program != self._program:
+        if self._identity_of(weights) != self._identity:
             raise ChangedProgramError(f"{weights.source} is of another program, or of other options, than this model")
         with self._lock:
             self._predictor.assign(weights)
             self._step = weights.step
+
+    def _identity_of(self, weights: Weights) -> tuple[str, int]:
+        """What weights must have in common with those that the model was built with; no Keras model reads the step."""
+        return weights.program, 1 if self._is_keras else weights.divisor
 
     def predict(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
         """Step of the weights and predictions of a batch; inputs and outputs as in the metadata, `[rows, ...]`.

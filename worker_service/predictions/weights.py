@@ -31,6 +31,7 @@ class Weights:
         origin: See `origin_of`; empty: a trial.
         frozen: Specs of the tensors that have their initial values; of a trial none.
         program: See `program_of`; empty: a trial.
+        divisor: See `divisor_of`.
     """
 
     step: int
@@ -40,6 +41,7 @@ class Weights:
     origin: str = ""
     frozen: Sequence[TensorSpec] = ()
     program: str = ""
+    divisor: int = 1
 
     @property
     def tensors(self) -> dict[str, np.ndarray]:
@@ -71,7 +73,8 @@ def of_checkpoint(checkpoint: Checkpoint) -> Weights:
     """Those in a checkpoint; raises as `read_values`."""
     values, source, layout = read_values(checkpoint), f"checkpoint {checkpoint.folder}", checkpoint.layout
     origin, frozen = origin_of(checkpoint), layout.frozen.specs
-    return Weights(checkpoint.step, values, source, layout.embeddings, origin, frozen, program_of(checkpoint))
+    program, divisor = program_of(checkpoint), divisor_of(checkpoint)
+    return Weights(checkpoint.step, values, source, layout.embeddings, origin, frozen, program, divisor)
 
 
 def of_trial(file: str, step: int) -> Weights:
@@ -100,6 +103,16 @@ def program_of(checkpoint: Checkpoint) -> str:
     if checkpoint.job is None:
         return ""
     job = parse_job(checkpoint.job, f"job of checkpoint {checkpoint.folder}")
-    # A job without a quorum divides the step by the number of its workers.
-    divisor = 1 if job.update.has_quorum else job.fleet.replicas
-    return json.dumps([job.program, job.options, divisor, checkpoint.extra.get(PROGRAM_DIGEST)], sort_keys=True)
+    return json.dumps([job.program, job.options, checkpoint.extra.get(PROGRAM_DIGEST)], sort_keys=True)
+
+
+def divisor_of(checkpoint: Checkpoint) -> int:
+    """By what a graph program divides the step: a job without a quorum by the number of its workers.
+
+    Raises:
+        BadJobError: As `program_of`.
+    """
+    if checkpoint.job is None:
+        return 1
+    job = parse_job(checkpoint.job, f"job of checkpoint {checkpoint.folder}")
+    return 1 if job.update.has_quorum else job.fleet.replicas

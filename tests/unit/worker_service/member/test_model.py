@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -233,7 +234,6 @@ def test_a_damaged_checkpoint_does_not_delay_the_next_one(tmp_path: Path) -> Non
     [
         {"options": {"activation": "relu"}},
         {"program_digest": "2222"},
-        {"update": {"mode": "async"}, "fleet": {"workers": 2}},
     ],
 )
 def test_weights_of_another_program_are_not_assigned_although_their_shapes_are_equal(
@@ -253,6 +253,21 @@ def test_weights_of_another_program_are_not_assigned_although_their_shapes_are_e
     step, (output,) = model.predict([X])
     assert step == 0
     np.testing.assert_allclose(output, X @ KERNEL + BIAS, rtol=1e-6)
+
+
+@pytest.mark.parametrize("program", ["keras_program", "predicting_program"])
+def test_a_graph_program_alone_is_another_one_with_another_number_of_workers_without_a_quorum(
+    tmp_path: Path, program: str
+) -> None:
+    """They divide the global step, which no Keras model reads."""
+    trained(tmp_path, program)
+    found, folder, weights = load(MemberSource(run=str(tmp_path)))
+    model = ServedModel(found, folder, weights)
+    with_checkpoint(tmp_path, 3, 2 * KERNEL, BIAS, program, update={"mode": "async"}, fleet={"workers": 2})
+    later = load(MemberSource(run=str(tmp_path)))[2]
+    with nullcontext() if program == "keras_program" else pytest.raises(ChangedProgramError):
+        model.assign(later)
+    assert model.step == (3 if program == "keras_program" else 0)
 
 
 def test_a_program_is_here_if_its_files_have_the_digest_of_the_checkpoint(tmp_path: Path) -> None:
