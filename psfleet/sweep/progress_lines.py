@@ -30,7 +30,7 @@ def finished_line(trial: Any, progress: Progress, metric: str) -> str:
         metric: The objective.
     """
     if trial.state.name == "PRUNED":
-        result = f"pruned at step {trial.last_step}, {metric} {trial.value:.6g}"
+        result = f"pruned at step {trial.last_step}, {metric} {trial.intermediate_values[trial.last_step]:.6g}"
     elif trial.value is None:
         result = f"failed: {trial.user_attrs.get(trial_records.ERROR)}"
     else:
