@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
-from typing import Self
+from typing import NamedTuple, Self
 
 PREFIX = "psfleet-loader-"
 """Of the folder. It is in TensorFlow's message about a definition that is read after that time."""
@@ -36,13 +36,24 @@ class Definitions:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         _remove_abandoned()
         self._clock = clock
+        self._looked = clock()
+        self._kept: dict[Path, _Kept] = {}
+        while not self._make():
+            # Another loader has taken it for abandoned before it was locked.
+            self._lock.close()
+
+    def _make(self) -> bool:
+        """Makes the folder; False: it was removed meanwhile."""
         self._folder = TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
         root = Path(self._folder.name)
         self._lock = (root / LOCK).open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self.folder = root / "definitions"
-        self.folder.mkdir()
-        self._since: dict[Path, float] = {}
+        try:
+            self.folder.mkdir()
+        except FileNotFoundError:
+            return False
+        return True
 
     def __enter__(self) -> Self:
         return self
@@ -56,12 +67,26 @@ class Definitions:
         return [Path(folder, name) for folder, _, names in os.walk(self.folder) for name in names]
 
     def remove_read(self) -> None:
-        """Removes the files that were found `KEPT_SECS` ago, and notes new ones."""
+        """Removes the files that were found `KEPT_SECS` ago, and notes new ones.
+
+        No time counts while a file grows: the dispatcher gives no other one to readers meanwhile.
+        """
         now = self._clock()
-        self._since = {path: self._since.get(path, now) for path in self.files()}
-        for path, since in self._since.items():
-            if now - since >= KEPT_SECS:
+        sizes = {path: path.stat().st_size for path in self.files()}
+        grows = any(path in self._kept and size > self._kept[path].size for path, size in sizes.items())
+        lost, self._looked = now - self._looked if grows else 0.0, now
+        since = {path: kept.since + lost for path, kept in self._kept.items()}
+        self._kept = {path: _Kept(since.get(path, now), size) for path, size in sizes.items()}
+        for path, kept in self._kept.items():
+            if now - kept.since >= KEPT_SECS:
                 path.unlink(missing_ok=True)
+
+
+class _Kept(NamedTuple):
+    """A definition: when it was found, and its bytes."""
+
+    since: float
+    size: int
 
 
 def _remove_abandoned() -> None:

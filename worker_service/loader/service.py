@@ -56,7 +56,8 @@ def serve(settings: Settings, stop: Stop) -> int:
     hide_gpus()
     servicer = LoaderServicer(settings.run, settings.cause)
     with loader_plane(settings, identity) as plane, Definitions() as definitions:
-        servers = data_service(plane, settings.job.input.is_dynamic, definitions.folder)
+        is_dynamic = settings.job.input.is_dynamic
+        servers = data_service(plane, is_dynamic, definitions.folder)
         with (
             serving(
                 settings.address, servicer, identity, stop.event, stop.probes.note_answer, watchers=servicer.watchers
@@ -68,7 +69,9 @@ def serve(settings: Settings, stop: Stop) -> int:
                 if stop.event.is_set():
                     raise stop.error()
                 servicer.require_caller(settings.job.deadlines)
-                definitions.remove_read()
+                if not is_dynamic:
+                    # With dynamic sharding a data set is sent once, and workers read it as one, at any time.
+                    definitions.remove_read()
         del servers
     return servicer.exit_code
 

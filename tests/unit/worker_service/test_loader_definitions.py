@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -87,3 +89,36 @@ def test_the_folders_of_loaders_that_were_killed_are_removed_by_the_next_one(
     with Definitions() as living, Definitions() as own:
         assert {each.parent for each in (living.folder, own.folder)} == set(tmp_path.iterdir())
     assert not list(tmp_path.iterdir())
+
+
+def test_no_time_counts_while_the_dispatcher_writes() -> None:
+    """It holds a lock that readers need."""
+    clock = Clock()
+    with Definitions(clock) as definitions:
+        unread, written = definitions.folder / "unread", definitions.folder / "written"
+        unread.write_bytes(b"x")
+        for size in range(3):
+            written.write_bytes(b"x" * size)
+            definitions.remove_read()
+            clock.now += KEPT_SECS
+        assert definitions.files()
+        definitions.remove_read()
+        assert not definitions.files()
+
+
+def test_a_folder_that_another_loader_has_taken_for_abandoned_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    lock, locked = fcntl.flock, []
+
+    def after_removal(file: Any, operation: int) -> None:
+        if not locked:
+            shutil.rmtree(next(tmp_path.iterdir()))
+        locked.append(file)
+        lock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", after_removal)
+    with Definitions() as definitions:
+        assert definitions.folder.is_dir()
+    assert len(locked) == 2
