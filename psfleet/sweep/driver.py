@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from psfleet import errors
 from psfleet.driver.worker import Worker
-from psfleet.errors import ProgramError, PsfleetError, StorageError
+from psfleet.errors import PsfleetError, StorageError
 from psfleet.files import only_user
 from psfleet.job import trial_records
 from psfleet.service.process_environment import require_tensorflow
@@ -138,12 +138,7 @@ class _Drive:
             self._report.write()
         found = self._progress()
         if not found.best:
-            last = found.finished[-1].user_attrs
-            raise ProgramError(
-                f"study {self._loaded.study.name}: no trial is complete, "
-                f"the last one failed: {last.get(trial_records.ERROR, '')}",
-                last.get(trial_records.DETAILS, ""),
-            )
+            raise results.none_complete(self._loaded.study, found.finished)
         return found
 
     def _is_done(self) -> bool:

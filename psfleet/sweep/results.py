@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from psfleet.errors import ProgramError
 from psfleet.files import replace_file
 from psfleet.job import trial_records
 from psfleet.job.job_fields import MAX_NAME
@@ -35,6 +36,16 @@ def best_of(direction: str, trials: list[Any]) -> list[Any]:
     sign = 1 if direction == "minimize" else -1
     complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
     return sorted(complete, key=lambda trial: (sign * trial.value, trial.number))
+
+
+def none_complete(study: Study, trials: Sequence[Any]) -> ProgramError:
+    """The error of a study whose trials have ended without a complete one, with the traceback of one that failed."""
+    failed = [trial.user_attrs for trial in trials if trial_records.ERROR in trial.user_attrs]
+    what, details = f"all were pruned: {study.objective.metric} was not finite", ""
+    if failed:
+        what = f"the last one that failed: {failed[-1][trial_records.ERROR]}"
+        details = failed[-1].get(trial_records.DETAILS, "")
+    return ProgramError(f"study {study.name}: no trial is complete, {what}", details)
 
 
 def write(loaded: LoadedStudy, folder: Path, trials: list[Any], repeated: Iterable[int] = ()) -> None:

@@ -135,9 +135,20 @@ def test_a_study_without_a_complete_trial_ends_with_the_traceback_of_the_last_on
         trial.set_user_attr(trial_records.STARTED, True)
         fail(stored, number)
     (tmp_path / "program.py").write_text("")
-    with pytest.raises(ProgramError, match="no trial is complete, the last one failed: trial 1 raised") as error:
+    with pytest.raises(ProgramError, match="no trial is complete, the last one that failed: trial 1 raised") as error:
         sweep(study, tmp_path, recruit=idle)
     assert error.value.details == "line 1\n"
+
+
+def test_a_study_whose_trials_are_all_pruned_says_why(tmp_path: Path) -> None:
+    """Those that compete have one that stays, unless none has a finite objective."""
+    study = loaded(tmp_path)
+    stored = StoredStudy(study, tmp_path)
+    for number in range(2):
+        stored.ask(2).set_user_attr(trial_records.STARTED, True)
+        stored.study.tell(number, state=optuna.trial.TrialState.PRUNED)
+    with pytest.raises(ProgramError, match=f"all were pruned: {study.study.objective.metric} was not finite"):
+        sweep(study, tmp_path, recruit=idle)
 
 
 def test_the_listener_learns_what_is_started_and_what_has_finished_before(tmp_path: Path) -> None:
