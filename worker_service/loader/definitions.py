@@ -40,7 +40,7 @@ class Definitions:
         self._kept: dict[Path, _Kept] = {}
         while not self._make():
             # Another loader has taken it for abandoned before it was locked.
-            self._lock.close()
+            self._close()
 
     def _make(self) -> bool:
         """Makes the folder; False: it was removed meanwhile."""
@@ -59,6 +59,9 @@ class Definitions:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self._close()
+
+    def _close(self) -> None:
         self._folder.cleanup()
         self._lock.close()
 

@@ -146,6 +146,7 @@ def test_a_study_whose_trials_are_all_pruned_says_why(tmp_path: Path) -> None:
     stored = StoredStudy(study, tmp_path)
     for number in range(2):
         stored.ask(2).set_user_attr(trial_records.STARTED, True)
+        stored.study.sampler = optuna.samplers.RandomSampler()
         stored.study.tell(number, state=optuna.trial.TrialState.PRUNED)
     with pytest.raises(ProgramError, match=f"all were pruned: {study.study.objective.metric} was not finite"):
         sweep(study, tmp_path, recruit=idle)
