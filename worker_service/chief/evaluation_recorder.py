@@ -14,6 +14,7 @@ from psfleet.checkpoint.tensors import read_values
 from psfleet.errors import NoCheckpointError
 from psfleet.job.job import Job
 from psfleet.layout import Layout
+from psfleet.report.last_evaluation import SKIPPED
 from psfleet.report.schema import Evaluation
 from worker_service.chief.board import Board
 from worker_service.chief.evaluations import Evaluations, Values
@@ -120,7 +121,7 @@ class EvaluationRecorder:
             return self._tensors(checkpoint)
         except (OSError, NoCheckpointError) as error:
             cause = f"step {checkpoint.step} is not evaluated: {error}"
-            self._storage.failed(f"evaluation of {checkpoint.folder}", cause, "evaluation_skipped")
+            self._storage.failed(f"evaluation of {checkpoint.folder}", cause, SKIPPED)
             self._monitor.skipped(checkpoint.step)
             return {}
 

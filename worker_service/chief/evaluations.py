@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from psfleet.errors import DeadlineError
+from psfleet.report.last_evaluation import SKIPPED
 from worker_service.chief.events import Events
 
 logger = logging.getLogger("psfleet.chief")
@@ -140,7 +141,7 @@ class Evaluations:
             return
         cause = f"{LOST} {_steps(further)}"
         if all(event.cause != cause for event in events):
-            self._events.add("chief", 0, "evaluation_skipped", cause)
+            self._events.add("chief", 0, SKIPPED, cause)
 
     def _has_room(self) -> bool:
         with self._changed:
@@ -178,7 +179,7 @@ class Evaluations:
 
     def _report_skipped(self) -> None:
         if self._skipped:
-            self._events.add("chief", 0, "evaluation_skipped", f"not evaluated in time: {_steps(self._skipped)}")
+            self._events.add("chief", 0, SKIPPED, f"not evaluated in time: {_steps(self._skipped)}")
             self._skipped = []
 
     def _left_secs(self, running: tuple[int, float]) -> float:

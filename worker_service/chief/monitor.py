@@ -13,6 +13,7 @@ from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.store import committed_checkpoints
 from psfleet.job.job import Job
 from psfleet.job.watched_metrics import require_metrics
+from psfleet.report.last_evaluation import SKIPPED
 from psfleet.report.schema import BestInfo, Evaluation, EvaluationLog
 from worker_service.chief.callbacks import Callbacks
 from worker_service.chief.early_stopping import StopDecision, decide, recorded
@@ -124,7 +125,7 @@ class Monitor:
                 for each in dropped:
                     self._pending.pop(each.step, None)
             if dropped:
-                self._storage.failed("evaluations", TOO_LATE, "evaluation_skipped")
+                self._storage.failed("evaluations", TOO_LATE, SKIPPED)
 
     def take_due(self) -> list[Checkpoint]:
         """The checkpoints to be evaluated, the oldest first; each once."""
