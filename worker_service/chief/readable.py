@@ -21,6 +21,12 @@ RETRY_SECS = 1.0
 """Between two attempts to read."""
 
 
+def require_access(error: StoreError | UnreadableError) -> None:
+    """Raises `BadJobError` if the store refuses the credentials, or has no such bucket: no wait helps."""
+    if isinstance(error, StoreError) and error.is_denied:
+        raise bad_store(error) from error
+
+
 def once_readable(read: Callable[[], T], timeout_secs: float, stop: Stop) -> T:
     """Calls a function that reads checkpoints until they can be read, and returns its result.
 
@@ -38,8 +44,7 @@ def once_readable(read: Callable[[], T], timeout_secs: float, stop: Stop) -> T:
         try:
             return read()
         except (StoreError, UnreadableError) as error:
-            if isinstance(error, StoreError) and error.is_denied:
-                raise bad_store(error) from error
+            require_access(error)
             if stop.event.is_set():
                 raise stop.error() from error
             if time.monotonic() >= deadline:

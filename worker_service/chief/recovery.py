@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from psfleet.checkpoint import committed
-from psfleet.checkpoint.location import bad_store
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.read_errors import UnreadableError
 from psfleet.checkpoint.store import committed_checkpoints, require_within, write_initial
@@ -27,6 +26,7 @@ from psfleet.report.history import History, Point
 from worker_service.chief.events import Events
 from worker_service.chief.holding import Holding
 from worker_service.chief.monitor import Monitor
+from worker_service.chief.readable import require_access
 from worker_service.chief.recovery_log import RecoveryLog
 from worker_service.chief.shard_content import sending
 from worker_service.fleet_state import generation_of
@@ -99,8 +99,7 @@ class Recovery:
             with self._holding.lock:
                 return self._recover(states, last_step)
         except (StoreError, UnreadableError) as error:
-            if isinstance(error, StoreError) and error.is_denied:
-                raise bad_store(error) from error
+            require_access(error)
             raise StoreAwayError(str(error)) from error
 
     def _recover(self, states: Sequence[pb.ShardState], last_step: int) -> RecoveryResult:
