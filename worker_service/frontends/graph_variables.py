@@ -89,8 +89,7 @@ def is_frozen(spec: TensorSpec, variable: Any) -> bool:
     if not _is_step(spec):
         return is_constant(variable)
     is_collected = any(each is variable for each in variable.graph.get_collection(Collections.GLOBAL_STEP))
-    collections = [Collections.GLOBAL_STEP] if is_collected else []
-    return is_named_as_step(spec.name, collections) and is_only_read(variable)
+    return (is_collected or spec.name == GLOBAL_STEP) and is_only_read(variable)
 
 
 def at_step_of(
