@@ -1,4 +1,4 @@
-"""The memory of a call, as Python's allocator counts it."""
+"""The memory of a call, arrays included, as Python's allocators report it."""
 
 from __future__ import annotations
 

@@ -55,20 +55,23 @@ def present(fleet: GraphFleet, *indices: int) -> None:
     fleet.shards[0].updates.set_present(indices)
 
 
+def complete(fleet: GraphFleet, member: Member) -> None:
+    """Makes a step for which the worker does not wait."""
+    step = member.push()
+    fleet.advance()
+    step.result(STEP_SECS)
+
+
 @pytest.mark.parametrize("bound", [0, 2])
 def test_a_worker_begins_no_step_while_it_is_more_than_the_bound_ahead(bound: int) -> None:
     with racing(2, bound, num_ps=2) as (fleet, (fast, slow)):
         for _ in range(bound):
-            step = fast.push()
-            fleet.advance()
-            step.result(STEP_SECS)
+            complete(fleet, fast)
         waiting = fast.push()
         fleet.advance()
         fleet.wait_for_size("waiting", 1)
         assert not waiting.done()
-        step = slow.push()
-        fleet.advance()
-        step.result(STEP_SECS)
+        complete(fleet, slow)
         waiting.result(STEP_SECS)
 
 
@@ -147,9 +150,7 @@ def test_nobody_waits_for_a_worker_that_is_gone_and_it_comes_back_at_the_step_of
 def test_a_worker_that_comes_back_has_made_the_steps_that_it_had_made() -> None:
     """Its wait has ended at a deadline, for example, and it opens another session."""
     with racing(2, bound=1) as (fleet, (fast, slow)):
-        step = fast.push()
-        fleet.advance()
-        step.result(STEP_SECS)
+        complete(fleet, fast)
         step = fast.push()
         fleet.advance()
         fleet.wait_for_size("waiting", 1)
@@ -161,9 +162,7 @@ def test_a_worker_that_comes_back_has_made_the_steps_that_it_had_made() -> None:
         begun = fleet.threads.submit(fast.worker.session.await_step, 0)
         fleet.wait_for_size("waiting", before + 1)
         assert not begun.done(), "it is two steps ahead"
-        step = slow.push()
-        fleet.advance()
-        step.result(STEP_SECS)
+        complete(fleet, slow)
         begun.result(STEP_SECS)
 
 
@@ -171,9 +170,7 @@ def test_nobody_waits_for_steps_that_another_one_missed_if_both_come_back() -> N
     with racing(2, bound=0) as (fleet, (first, second)):
         present(fleet, first.index)
         for _ in range(3):
-            step = first.push()
-            fleet.advance()
-            step.result(STEP_SECS)
+            complete(fleet, first)
         present(fleet)
         for member in (second, first):
             fleet.threads.submit(member.worker.session.await_step, 0).result(STEP_SECS)
@@ -195,9 +192,7 @@ def test_a_gradient_that_is_pushed_twice_counts_as_one_step() -> None:
         fleet.advance()
         fleet.wait_for_size("waiting", 1)
         assert not waiting.done(), "the other worker has made one step, not two"
-        step = slow.push()
-        fleet.advance()
-        step.result(STEP_SECS)
+        complete(fleet, slow)
         waiting.result(STEP_SECS)
         assert fleet.shards[0].counters().used[:2].tolist() == [2, 2]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 from support.checkpoint_samples import contents, sample_layout
+from support.peak_memory import peak_bytes
 
 from psfleet.checkpoint.dense_export import require_memory
 from psfleet.checkpoint.export import export, export_safetensors
@@ -41,16 +40,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     values = {"run": "run", "step": 3, "generation": 1, "optimizer": "adam", "slots": ["m", "v"], "extra": {}}
     write_manifest(folder, layout, parts, **values)  # type: ignore[arg-type]
     return read_manifest(folder)
-
-
-def peak_bytes(call: Callable[[], object]) -> int:
-    """The highest number of bytes that arrays and other objects of Python have during a call."""
-    tracemalloc.start()
-    try:
-        call()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 def test_an_export_has_every_row_at_its_place_and_never_the_whole_table_in_memory(

@@ -186,6 +186,18 @@ def test_workers_that_do_not_hear_of_the_end_delay_it_for_some_seconds_only(
 
 
 @contextmanager
+def served(handler: grpc.GenericRpcHandler, path: Path) -> Iterator[None]:
+    """Serves a handler on a Unix socket."""
+    server = grpc.server(ThreadPoolExecutor(2), handlers=(handler,))
+    server.add_insecure_port(f"unix:{path}")
+    server.start()
+    try:
+        yield
+    finally:
+        server.stop(0).wait()
+
+
+@contextmanager
 def storage(path: Path) -> Iterator[str]:
     """What serves a study's storage: it returns what it gets."""
 
@@ -193,13 +205,8 @@ def storage(path: Path) -> Iterator[str]:
         def service(self, details: grpc.HandlerCallDetails) -> Any:
             return grpc.unary_unary_rpc_method_handler(lambda request, context: request)
 
-    server = grpc.server(ThreadPoolExecutor(2), handlers=(Echo(),))
-    server.add_insecure_port(f"unix:{path}")
-    server.start()
-    try:
+    with served(Echo(), path):
         yield str(path)
-    finally:
-        server.stop(0).wait()
 
 
 def stored(address: Address, identity: Identity | None = None, **changes: str) -> tuple[grpc.StatusCode, str] | bytes:
@@ -250,13 +257,8 @@ def test_only_certificates_of_workers_reach_the_storage(tmp_path: Path) -> None:
 @contextmanager
 def relayed(client: DriverClient, socket: Path) -> Iterator[str]:
     """Serves the storage of the client's driver on a Unix socket, as a worker in a container does."""
-    server = grpc.server(ThreadPoolExecutor(2), handlers=(client.relay(),))
-    server.add_insecure_port(f"unix:{socket}")
-    server.start()
-    try:
+    with served(client.relay(), socket):
         yield str(socket)
-    finally:
-        server.stop(0).wait()
 
 
 @pytest.mark.usefixtures("quick")
