@@ -151,7 +151,7 @@ class StepLines(JsonLines[StepRecordT]):
 
         Args:
             at_most: If there are more records, every second, fourth, eighth one and so on is kept, and the last one;
-                None: all are kept. After a rollback to so early a step that there is room, all are kept again at first.
+                None: all are kept. After a rollback that leaves room for more records, fewer are left out again.
         """
         kept: list[StepRecordT] = []
         # Record `number * stride` is kept at index `number`.

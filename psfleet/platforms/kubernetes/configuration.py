@@ -52,7 +52,7 @@ def _current_context(merged: kube_config.KubeConfigMerger) -> str | None:
 
 
 def _namespace(merged: kube_config.KubeConfigMerger, context: str | None) -> str:
-    """The namespace of a context that there is."""
+    """The namespace of an existing context."""
     found = merged.config["contexts"].get_with_name(context)["context"].safe_get("namespace")
     return str(found or DEFAULT_NAMESPACE)
 
